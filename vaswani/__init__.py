@@ -9,7 +9,7 @@ from .configuration_vaswani import VaswaniConfig
 from .modeling_vaswani import VaswaniForSeq2SeqLM, VaswaniModel, VaswaniPreTrainedModel
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "VaswaniConfig", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel"]
+__all__ = ["VaswaniConfig", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel", "__version__"]
 
 AutoConfig.register("vaswani", VaswaniConfig, exist_ok=True)
 AutoModel.register(VaswaniConfig, VaswaniModel, exist_ok=True)

@@ -50,6 +50,7 @@ class VaswaniConfig(PreTrainedConfig):
         "decoder_layers": "num_decoder_layers",
         "encoder_attention_heads": "num_heads",
         "decoder_attention_heads": "num_heads",
+        "layer_norm_epsilon": "layer_norm_eps",
     }
     keys_to_ignore_at_inference = ["cache"]
 
@@ -79,6 +80,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         self._refuse_misspelt(kwargs)
+        self.validate_architecture()  # here too, for a plain ValueError, and before the divisions below
         super().__post_init__(**kwargs)
         if self.num_decoder_layers is None:
             self.num_decoder_layers = self.num_layers

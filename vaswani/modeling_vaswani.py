@@ -5,11 +5,11 @@ d_k and d_v the widths of keys and values in one head, V rows of the vocabulary.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, initialization as init
+from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -81,8 +81,7 @@ class VaswaniAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Returns the output (B, L, d) and, from backends that compute them, the weights (B, h, L, S)."""
-        split = (*hidden_states.shape[:-1], -1)
-        q = self.q_proj(hidden_states).view(*split, self.d_k).transpose(1, 2)  # (B, h, L, d_k)
+        q = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, h, L, d_k)
         keep = cache  # the half of the cache that belongs to this sub-layer
         if isinstance(cache, EncoderDecoderCache):
             keep = cache.cross_attention_cache if self.is_cross else cache.self_attention_cache
@@ -90,19 +89,15 @@ class VaswaniAttention(nn.Module):
             k, v = keep.layers[self.layer_idx].keys, keep.layers[self.layer_idx].values  # computed once per sentence
         else:
             states = key_value_states if self.is_cross else hidden_states
-            split = (*states.shape[:-1], -1)
-            k = self.k_proj(states).view(*split, self.d_k).transpose(1, 2)  # (B, h, S, d_k)
-            v = self.v_proj(states).view(*split, self.d_v).transpose(1, 2)  # (B, h, S, d_v)
+            k = self.k_proj(states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, h, S, d_k)
+            v = self.v_proj(states).unflatten(-1, (-1, self.d_v)).transpose(1, 2)  # (B, h, S, d_v)
             if keep is not None:
                 k, v = keep.update(k, v, self.layer_idx)
                 if self.is_cross:
                     cache.is_updated[self.layer_idx] = True
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         output, weights = attend(self, q, k, v, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
-        output = output.reshape(*hidden_states.shape[:-1], -1)  # Concat: (B, L, h * d_v)
-        return self.out_proj(output), weights
+        return self.out_proj(output.flatten(2)), weights  # Concat: (B, L, h, d_v) -> (B, L, h * d_v)
 
 
 # ------------------------------------------------------------------------------ 3.1 and 3.3 Encoder and decoder layers
@@ -122,9 +117,7 @@ class VaswaniEncoderLayer(GradientCheckpointingLayer):
         """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, equation (2), and the residual and normalisation around it."""
         return self.final_layer_norm(x + self.dropout(self.fc2(torch.relu(self.fc1(x)))))
 
-    def forward(
-        self, x: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:  # x: (B, S, d)
         attended, _ = self.self_attn(x, attention_mask=attention_mask, **kwargs)
         x = self.self_attn_layer_norm(x + self.dropout(attended))
         return self.feed_forward(x)
@@ -139,7 +132,6 @@ class VaswaniDecoderLayer(VaswaniEncoderLayer):
         self.encoder_attn = VaswaniAttention(config, layer_idx, is_cross=True)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    @renamed_cache
     def forward(
         self,
         x: torch.Tensor,  # (B, T, d)
@@ -147,7 +139,7 @@ class VaswaniDecoderLayer(VaswaniEncoderLayer):
         memory: torch.Tensor,  # (B, S, d), the encoder's output
         memory_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs,
     ) -> torch.Tensor:
         attended, _ = self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)
         x = self.self_attn_layer_norm(x + self.dropout(attended))
@@ -171,7 +163,7 @@ class VaswaniEmbedding(nn.Embedding):
 
 
 def sinusoids(length: int, d_model: int, layout: str = "interleaved") -> torch.Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same), pos = 0, 1, ...; float64 (length, d_model).
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same), pos from 0; float64 (length, d_model).
 
     `layout="tensor2tensor"` is what the authors' code did: wavelengths geometric with d_model/2 - 1 steps, and the
     sines in the first half of the columns, the cosines in the second.
@@ -190,21 +182,21 @@ class VaswaniSinusoids(nn.Module):
     def __init__(self, config: VaswaniConfig):
         super().__init__()
         self.d_model, self.layout = config.d_model, config.position_encoding
-        self.weight = nn.Buffer(torch.empty(config.max_position_embeddings, config.d_model), persistent=False)
+        table = self.compute(config.max_position_embeddings).to(torch.get_default_dtype())
+        self.weight = nn.Buffer(table, persistent=False)
 
-    def create_weight(self) -> torch.Tensor:
-        return sinusoids(len(self.weight), self.d_model, self.layout)
+    def compute(self, length: int) -> torch.Tensor:
+        return sinusoids(length, self.d_model, self.layout)
 
     def _apply(self, fn, recurse=True):
         """`.double()` or `.bfloat16()` must round the true values, not values that were rounded to float32 before."""
         super()._apply(fn, recurse)
         if not self.weight.is_meta:
-            self.weight.copy_(self.create_weight())
+            self.weight.copy_(self.compute(len(self.weight)))
         return self
 
     def forward(self, positions: torch.LongTensor, end: int) -> torch.Tensor:  # (L,) -> (L, d); end: bound on positions
-        longer = end > len(self.weight)
-        weight = sinusoids(end, self.d_model, self.layout).to(self.weight) if longer else self.weight
+        weight = self.weight if end <= len(self.weight) else self.compute(end).to(self.weight)
         return nn.functional.embedding(positions, weight)
 
 
@@ -227,7 +219,7 @@ def positional_encoding(config: VaswaniConfig) -> nn.Module:
     return VaswaniLearnedPositions(config) if config.position_encoding == "learned" else VaswaniSinusoids(config)
 
 
-# ------------------------------------------------------------------------------------------ 3.1 Encoder and decoder stacks
+# --------------------------------------------------------------------------------------- 3.1 Encoder and decoder stacks
 class VaswaniPreTrainedModel(PreTrainedModel):
     config_class = VaswaniConfig
     base_model_prefix = "model"
@@ -261,13 +253,15 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             init.zeros_(module.bias)
         elif isinstance(module, VaswaniSinusoids):
-            init.copy_(module.weight, module.create_weight())
+            init.copy_(module.weight, module.compute(len(module.weight)))
 
-    @property
-    def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        pad = self.config.pad_token_id
-        input_ids = torch.tensor([[0, 6, 10, 4, 2], [0, 8, 12, 2, pad]], device=self.device)
-        return {"attention_mask": input_ids.ne(pad), "input_ids": input_ids, "decoder_input_ids": input_ids}
+    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
+        """transformers resizes one input matrix and the softmax; untied, the decoder has a third matrix of its own."""
+        embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder = self.get_decoder()
+        if not self.config.tie_word_embeddings and decoder is not self:
+            self._get_resized_embeddings(decoder.embed_tokens, len(embeddings.weight), mean_resizing=mean_resizing)
+        return embeddings
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -303,17 +297,17 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         length = inputs_embeds.shape[1]
         positions = torch.arange(length, device=inputs_embeds.device)
         x = self.dropout(inputs_embeds + self.embed_positions(positions, length))  # (B, S, d)
-        mask = create_bidirectional_mask(self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask)
+        mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
 
 
 class VaswaniDecoder(VaswaniPreTrainedModel):
-    """A stack of `num_decoder_layers` decoder layers over the target, shifted right; each position sees earlier ones."""
+    """A stack of `num_decoder_layers` decoder layers over the target, shifted right; a position sees earlier ones."""
 
     _can_record_outputs = {
-        "hidden_states": VaswaniDecoderLayer,
+        "hidden_states": OutputRecorder(VaswaniDecoderLayer, num_hidden_layers_key="num_decoder_layers"),
         "attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(VaswaniAttention, index=1, layer_name="encoder_attn"),
     }
@@ -352,25 +346,16 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         if cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
 
-        length, start, end = inputs_embeds.shape[1], 0, inputs_embeds.shape[1]
-        if cache is not None:
-            start = cache.get_seq_length()  # an int, or a tensor in a static cache, whose capacity bounds it
-            static = isinstance(start, torch.Tensor)
-            end = cache.self_attention_cache.get_max_length() if static else start + length
+        past = None if cache is None else cache.self_attention_cache
+        length, start = inputs_embeds.shape[1], 0 if past is None else past.get_seq_length()
+        # In a static cache the start is a tensor, so that compiled code serves every step: its capacity bounds it.
+        end = past.get_max_length() if isinstance(start, torch.Tensor) else start + length
         positions = torch.arange(length, device=inputs_embeds.device) + start
         x = self.dropout(inputs_embeds + self.embed_positions(positions, end))  # (B, T, d)
 
-        mask = create_causal_mask(
-            self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            cache=None if cache is None else cache.self_attention_cache,
-        )
+        mask = create_causal_mask(self.config, inputs_embeds, attention_mask, cache=past)
         memory_mask = create_bidirectional_mask(
-            self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
+            self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, memory_mask=memory_mask, cache=cache, **kwargs)
@@ -431,8 +416,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
             cache=cache,

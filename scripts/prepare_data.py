@@ -1,0 +1,23 @@
+"""Reads parallel text, learns the vocabulary and writes tokenised data, once: python scripts/prepare_data.py CONFIG
+
+train.py does the same by itself where it is missing. Bad input ends with one sentence and exit code 2.
+"""
+
+import sys
+
+from vaswani.corpora import prepare
+from vaswani.run_config import UserError, read_config
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        config = read_config(argv)
+        prepare(config.data, config.name)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

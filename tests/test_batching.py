@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from vaswani.batching import TokenBatches, by_length, collate
+from vaswani.loss import IGNORE
+
+
+def lengths(pairs: int = 3000, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    target = np.clip(rng.lognormal(np.log(14), 0.5, pairs), 2, 100).astype(int)
+    source = np.clip(target * rng.normal(1, 0.15, pairs), 2, 100).astype(int)
+    return source, target
+
+
+def epoch_rows(batches: TokenBatches, epoch: int = 0) -> list[np.ndarray]:
+    return [np.concatenate(batch.micro_batches) for batch in batches.epoch(epoch)]
+
+
+def test_each_pair_once_and_about_as_many_tokens():
+    source, target = lengths()
+    batches = TokenBatches(source, target, tokens_per_batch=1000)
+    rows = epoch_rows(batches)
+    assert sorted(np.concatenate(rows)) == list(range(len(source)))
+    tokens = [target[batch].sum() for batch in rows]
+    assert np.mean(tokens) == pytest.approx(1000, rel=0.02)
+    assert np.std(tokens) < 50
+    assert [batch.target_tokens for batch in batches.epoch(0)] == tokens
+
+
+def test_little_padding():
+    source, target = lengths(30_000)
+    rows = epoch_rows(TokenBatches(source, target, tokens_per_batch=4096))
+    for side in (source, target):
+        padded = sum(len(batch) * side[batch].max() for batch in rows)
+        assert 1 - side.sum() / padded < 0.12
+
+
+def test_order_follows_from_seed_and_epoch():
+    source, target = lengths()
+    first, again = (epoch_rows(TokenBatches(source, target, tokens_per_batch=500, seed=3)) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    other_epoch = epoch_rows(TokenBatches(source, target, tokens_per_batch=500, seed=3), epoch=1)
+    other_seed = epoch_rows(TokenBatches(source, target, tokens_per_batch=500, seed=4))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other_epoch, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other_seed, strict=True))
+    # batches come in random order of length, not short ones first
+    means = [target[batch].mean() for batch in first]
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("max_tokens", [None, 400])
+def test_the_same_batches_for_any_number_of_processes(world_size, max_tokens):
+    source, target = lengths(800)
+    options = {"tokens_per_batch": 700, "max_tokens": max_tokens}
+    alone = list(TokenBatches(source, target, **options).epoch(0))
+    ranks = [
+        list(TokenBatches(source, target, rank=rank, world_size=world_size, **options).epoch(0))
+        for rank in range(world_size)
+    ]
+    for i, batch in enumerate(alone):
+        shares = [ranks[rank][i] for rank in range(world_size)]
+        assert len({len(share.micro_batches) for share in shares}) == 1  # or one process would wait for ever
+        together = np.concatenate([np.concatenate(share.micro_batches) for share in shares])
+        assert sorted(together) == sorted(np.concatenate(batch.micro_batches))
+        assert all(share.target_tokens == batch.target_tokens for share in shares)
+        if max_tokens:
+            for rows in [rows for share in shares for rows in share.micro_batches if len(rows)]:
+                assert len(rows) * max(source[rows].max(), target[rows].max()) <= max_tokens
+
+
+def test_resumes_anywhere():
+    source, target = lengths()
+    batches = TokenBatches(source, target, tokens_per_batch=500)
+    whole = list(batches.epoch(2))
+    for start in (0, 1, 17, len(whole) - 1, len(whole)):
+        rest = list(batches.epoch(2, start=start))
+        assert len(rest) == len(whole) - start
+        assert all(
+            np.array_equal(a.micro_batches[0], b.micro_batches[0]) for a, b in zip(rest, whole[start:], strict=True)
+        )
+
+
+def test_a_pair_longer_than_a_batch():
+    source, target = np.array([5, 900, 5, 5]), np.array([5, 900, 5, 5])
+    batches = TokenBatches(source, target, tokens_per_batch=10)
+    rows = epoch_rows(batches)
+    assert all(len(batch) for batch in rows)
+    assert sorted(np.concatenate(rows)) == [0, 1, 2, 3]
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(ValueError, match="90 tokens, over max_tokens=64: raise it, or lower max_length"):
+        TokenBatches(np.array([5, 90]), np.array([5, 5]), tokens_per_batch=10, max_tokens=64)
+    with pytest.raises(ValueError, match="no training pairs"):
+        TokenBatches(np.array([]), np.array([]), tokens_per_batch=10)
+
+
+def test_by_length():
+    sizes = np.array([3, 50, 7, 7, 200])
+    groups = by_length(sizes, max_tokens=60)
+    assert sorted(np.concatenate(groups)) == [0, 1, 2, 3, 4]
+    assert [group.tolist() for group in groups] == [[4], [1], [2, 3, 0]]
+
+
+def test_collate_pads_each_side_by_its_own():
+    dataset = Dataset.from_dict({"input_ids": [[5, 6, 1], [7, 1]], "labels": [[8, 1], [9, 9, 9, 1]]})
+    batch = collate(dataset, np.array([1, 0]), pad_token_id=0)
+    assert batch["input_ids"].tolist() == [[7, 1, 0], [5, 6, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert batch["labels"].tolist() == [[9, 9, 9, 1], [8, 1, IGNORE, IGNORE]]
+    assert batch["input_ids"].dtype == torch.long
+    nothing = collate(dataset, np.array([], dtype=int), pad_token_id=0)
+    assert nothing["labels"].eq(IGNORE).all() and nothing["input_ids"].shape[0] == 1

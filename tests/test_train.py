@@ -1,0 +1,181 @@
+"""The training script as a user runs it: in this process where one is enough, through `accelerate launch` elsewhere."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from load_script import ROOT, load_script
+from safetensors.torch import load_file
+
+ENGLISH = "one two three four five six seven eight nine ten".split()
+GERMAN = "eins zwei drei vier fünf sechs sieben acht neun zehn".split()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """Numbers in words, the German in reverse order: to be learnt, the decoder has to look at the source."""
+    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
+    seen = set()
+    for split, size in (("train", 1500), ("valid", 40), ("test", 60)):
+        lines = []
+        while len(lines) < size:
+            numbers = tuple(rng.randrange(10) for _ in range(rng.randint(2, 5)))
+            if split == "train" or numbers not in seen:
+                lines.append(numbers)
+            if split == "train":
+                seen.add(numbers)
+        for lang, words, order in (("en", ENGLISH, 1), ("de", GERMAN, -1)):
+            text = "".join(" ".join(words[i] for i in numbers[::order]) + "\n" for numbers in lines)
+            (folder / f"{split}.{lang}").write_text(text, encoding="utf-8")
+    config = {
+        "data_dir": str(folder), "train_files": ["train"], "valid_files": ["valid"], "test_files": ["test"],
+        "prepared_dir": str(folder / "prepared"), "vocab_size": 300, "d_model": 64, "d_ff": 128, "num_layers": 1,
+        "num_heads": 4, "dropout": 0.0, "tokens_per_batch": 400, "warmup_steps": 100, "lr_factor": 0.4, "log_steps": 1,
+        "eval_steps": 1000, "save_steps": 1000, "mixed_precision": "no", "num_beams": 2, "max_steps": 20,
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(json.dumps(config))
+    return folder
+
+
+def arguments(corpus: Path, run: Path, **changes) -> list[str]:
+    options = [word for key, value in changes.items() for word in (f"--{key}", str(value))]
+    return [str(corpus / "config.yaml"), "--output_dir", str(run), *options]
+
+
+def train_here(corpus: Path, run: Path, **changes) -> int:
+    """As a process of its own would: accelerate keeps its state for the life of a process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return load_script("train").main(arguments(corpus, run, num_threads=1, **changes))
+
+
+def metrics(run: Path, key: str = "loss") -> list[float]:
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return [line[key] for line in lines if key in line]
+
+
+def launch(corpus: Path, run: Path, *launch_options: str, **changes) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launch_options]
+    command += [str(ROOT / "scripts" / "train.py"), *arguments(corpus, run, **changes)]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
+    run = tmp_path / "run"
+    changes = {"max_steps": 400, "eval_steps": 200, "save_steps": 150, "keep_checkpoints": 2, "log_steps": 50}
+    assert train_here(corpus, run, **changes) == 0
+    output = capsys.readouterr().out
+    results = json.loads((run / "results.json").read_text())
+    assert results["test_bleu"] > 90  # it must look at the source, and reverse it
+    assert results["signature"].startswith("nrefs:1|case:mixed")
+    assert metrics(run)[-1] < metrics(run)[0] / 2
+    assert [line[0] for line in (run / "validations.txt").read_text().splitlines()].count("*") >= 1
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_300", "step_400"]
+    expected = {
+        "config.yaml",
+        "environment.json",
+        "samples/step_200.txt",
+        "samples/test.translation",
+        "model.safetensors",
+    }
+    assert expected <= {str(path.relative_to(run)) for path in run.rglob("*")}
+    assert output.count("  translation ") >= 3 and "test: BLEU = " in output
+
+    program = f"""
+import vaswani
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+model, tok = AutoModelForSeq2SeqLM.from_pretrained({str(run)!r}), AutoTokenizer.from_pretrained({str(run)!r})
+ids = model.generate(**tok(["one two three", "nine"], return_tensors="pt", padding=True), num_beams=4)
+print(tok.batch_decode(ids, skip_special_tokens=True), model.config.source_lang, model.config.target_lang)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "['drei zwei eins', 'neun'] en de"
+
+    # the scripts that use it
+    command = [sys.executable, str(ROOT / "scripts" / "translate.py"), str(run)]
+    done = subprocess.run(command, input=b"two five\n\nbad \xff\n", capture_output=True, timeout=120, check=True)
+    lines = done.stdout.decode().split("\n")
+    assert lines[:2] == ["fünf zwei", ""] and len(lines) == 4 and b"1 line(s), bad UTF-8" in done.stderr
+    options = [
+        "--source",
+        str(corpus / "test.en"),
+        "--reference",
+        str(corpus / "test.de"),
+        "--num_beams",
+        "2",
+        "--json",
+    ]
+    assert load_script("evaluate").main([str(run), *options]) == 0
+    scored = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert scored["sacrebleu"] == pytest.approx(results["test_bleu"])
+    assert scored["signature"] == results["signature"]
+
+
+def test_resume_is_exact(corpus, tmp_path, capsys):
+    changes = {"dropout": 0.2, "save_steps": 7, "max_steps": 25}
+    assert train_here(corpus, tmp_path / "whole", **changes) == 0
+    assert train_here(corpus, tmp_path / "halves", **changes | {"max_steps": 14}) == 0
+    assert train_here(corpus, tmp_path / "halves", **changes) == 0
+    assert "continuing from" in capsys.readouterr().out
+    whole, halves = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "halves"))
+    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
+
+
+def test_another_run_is_not_continued_by_mistake(corpus, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train_here(corpus, run, max_steps=2) == 0
+    assert train_here(corpus, run, max_steps=2, d_model=32) == 2
+    error = capsys.readouterr().err
+    assert "was started with other settings (d_model 64 -> 32)" in error
+    assert train_here(corpus, run, max_steps=2, d_model=32, fresh="true") == 0
+    assert len(list(tmp_path.glob("run.*"))) == 1 and "kept in" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("precious")
+    assert train_here(corpus, tmp_path / "other") == 2
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_refuses_a_world_that_it_does_not_see(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert train_here(corpus, tmp_path / "run") == 2
+    assert "2 processes train together but this one sees 1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_data_ends_the_run_before_it_begins(corpus, tmp_path, capsys):
+    assert train_here(corpus, tmp_path / "run", train_files="nothing_there") == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert train_here(corpus, tmp_path / "run", max_tokens=3) == 2
+    assert "over max_tokens=3: raise it" in capsys.readouterr().err
+    assert train_here(corpus, tmp_path / "run", num_heads=5) == 2
+    assert "d_model=64 is not a multiple of num_heads=5" in capsys.readouterr().err
+    assert train_here(corpus, tmp_path / "run", dropout=1.5) == 2
+    assert "error: dropout=1.5 must lie in [0, 1)" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_compute_what_one_does(corpus, tmp_path):
+    """20 updates without dropout: the same losses for the same global batches; threads are shared out."""
+    alone = launch(corpus, tmp_path / "alone")
+    assert alone.returncode == 0, alone.stderr
+    two = launch(corpus, tmp_path / "two", "--multi_gpu", "--num_processes", "2")
+    assert two.returncode == 0, two.stderr
+    cores = len(os.sched_getaffinity(0))
+    for run, processes in (("alone", 1), ("two", 2)):
+        environment = json.loads((tmp_path / run / "environment.json").read_text())
+        assert environment["processes"] == processes
+        assert environment["threads_per_process"] == max(1, cores // processes)
+    one, both = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
+    assert len(one) == 20
+    assert both == pytest.approx(one, rel=1e-5)
+    assert metrics(tmp_path / "alone", "target_tokens") == metrics(tmp_path / "two", "target_tokens")
+    translations = [(tmp_path / run / "samples" / "test.translation").read_text() for run in ("alone", "two")]
+    assert translations[0].count("\n") == translations[1].count("\n") == 60

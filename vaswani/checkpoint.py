@@ -1,0 +1,72 @@
+"""Sections 5 and 6: checkpoints. A folder each, complete or absent; safetensors and JSON, never a pickle."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, load_model, save_file
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    found = [path for path in (run / "checkpoints").glob("step_*") if re.fullmatch(r"step_\d+", path.name)]
+    return sorted((path for path in found if (path / "state.json").exists()), key=lambda path: int(path.name[5:]))
+
+
+def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, state: dict, keep: int) -> Path:
+    """Saves model, optimizer, position in the data and every process's random state as `checkpoints/step_N`.
+
+    The model's files are as `save_pretrained` writes them, so a checkpoint loads through the Auto classes. Written
+    beside its place and renamed: whoever sees the folder sees all of it. Keeps the newest `keep`.
+    """
+    folder = run / "checkpoints" / f"step_{state['step']}"
+    work = folder.with_name(f".{folder.name}")
+    if accelerator.is_main_process:
+        shutil.rmtree(work, ignore_errors=True)
+        accelerator.unwrap_model(model).save_pretrained(work, max_shard_size="100GB")
+        moments = optimizer.state_dict()
+        tensors = {f"{i}.{name}": value for i, entry in moments["state"].items() for name, value in entry.items()}
+        save_file(tensors, work / "optimizer.safetensors")
+        (work / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
+    accelerator.wait_for_everyone()
+    save_file(_random_state(), work / f"random_{accelerator.process_index}.safetensors")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(work, folder)
+        for old in checkpoints(run)[:-keep]:
+            shutil.rmtree(old)
+    return folder
+
+
+def load_checkpoint(folder: Path, accelerator: Accelerator, model, optimizer) -> dict:
+    """Restores what `save_checkpoint` saved and returns its state."""
+    unwrapped = accelerator.unwrap_model(model)
+    load_model(unwrapped, folder / "model.safetensors", strict=False, device=str(accelerator.device))
+    unwrapped.tie_weights()
+    moments = optimizer.state_dict()
+    for key, value in load_file(folder / "optimizer.safetensors").items():
+        index, name = key.split(".", 1)
+        moments["state"].setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict(moments)
+    random = folder / f"random_{accelerator.process_index}.safetensors"
+    if random.exists():
+        _set_random_state(load_file(random))
+    return json.loads((folder / "state.json").read_text(encoding="utf-8"))
+
+
+def _random_state() -> dict[str, torch.Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _set_random_state(states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

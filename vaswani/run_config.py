@@ -1,0 +1,166 @@
+"""One YAML = one run: flat keys, read into three frozen dataclasses; the command line wins; unknown keys are errors."""
+
+import dataclasses
+import difflib
+from argparse import ArgumentDefaultsHelpFormatter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import HfArgumentParser
+
+
+class UserError(Exception):
+    """Something the user can mend. The message is one sentence that says what to do next; scripts exit with code 2."""
+
+
+@contextmanager
+def as_user_error() -> Iterator[None]:
+    """What our own modules say of bad values becomes a sentence for the user."""
+    try:
+        yield
+    except (ValueError, StrictDataclassError) as error:
+        raise UserError(str(error).strip().splitlines()[-1].strip().removeprefix("ValueError: ")) from None
+
+
+def option(default: Any, text: str, **metadata) -> Any:
+    return field(default=default, metadata={"help": text, **metadata})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Section 5.1: the parallel text and its vocabulary."""
+
+    source_lang: str = option("en", "language code of the source")
+    target_lang: str = option("de", "language code of the target")
+    dataset: str | None = option(
+        None, "'cldr' (embedded, no download), a dataset of the Hub by name, or a folder saved by `datasets`"
+    )
+    dataset_config: str | None = option(None, "configuration of the Hub dataset, as 'de-en'")
+    train_split: str = option("train", "split of the dataset to train on")
+    valid_split: str = option("validation", "split of the dataset to validate on")
+    test_split: str = option("test", "split of the dataset to test on")
+    data_dir: str | None = option(None, "folder of the files below; when given, files are read and not the dataset")
+    train_files: list[str] | None = option(
+        None, "training text: PREFIX (reads PREFIX.SOURCE and PREFIX.TARGET, or .gz), two aligned files, or one .tsv"
+    )
+    valid_files: list[str] | None = option(None, "validation text, given likewise")
+    test_files: list[str] | None = option(None, "test text, given likewise")
+    on_bad_utf8: str = option("error", "bytes that are not UTF-8", choices=["error", "skip", "replace"])
+    vocab_size: int = option(37000, "entries of the vocabulary shared by source and target")
+    split_digits: bool = option(False, "never merge digits in the vocabulary, so that unseen numbers can be copied")
+    max_length: int = option(256, "training pairs with a longer side, in tokens, are dropped (authors' code: 256)")
+    prepared_dir: str = option("prepared", "folder in which tokenised corpora are kept, one sub-folder each")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Section 3 and Table 3. The defaults are the base model; see VaswaniConfig for what each one means."""
+
+    d_model: int = option(512, "width of every sub-layer output")
+    d_ff: int = option(2048, "inner width of the feed-forward networks")
+    num_layers: int = option(6, "N: encoder layers, and decoder layers unless given apart")
+    num_decoder_layers: int | None = option(None, "decoder layers, where they differ")
+    num_heads: int = option(8, "h: attention heads")
+    d_k: int | None = option(None, "width of a query or key in one head")
+    d_v: int | None = option(None, "width of a value in one head")
+    dropout: float = option(0.1, "P_drop")
+    position_encoding: str = option("interleaved", "positions", choices=["interleaved", "tensor2tensor", "learned"])
+    max_position_embeddings: int = option(1024, "positions in a learned table; sinusoids have no limit")
+    attention_bias: bool = option(True, "biases in the attention projections")
+    layer_norm_eps: float = option(1e-6, "added to the variance in layer normalisation")
+    tie_word_embeddings: bool = option(True, "one matrix for both embeddings and the softmax")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Sections 5.2 to 6.1: how the model is trained, watched and scored."""
+
+    output_dir: str = option("runs/default", "the run folder")
+    fresh: bool = option(False, "start over: an earlier run in output_dir is moved aside, not continued")
+    seed: int = option(1, "of the initial weights, the order of the data and dropout")
+    max_steps: int = option(100_000, "optimizer updates")
+    tokens_per_batch: int = option(25_000, "mean target tokens per update, over all devices and accumulation")
+    max_tokens: int | None = option(None, "padded positions a side in one micro-batch of one device; none: no limit")
+    warmup_steps: int = option(4000, "steps of linear warm-up in the learning-rate formula")
+    lr_factor: float = option(1.0, "multiplies the learning-rate formula; 1 is the paper")
+    label_smoothing: float = option(0.1, "epsilon_ls")
+    adam_beta1: float = option(0.9, "beta_1")
+    adam_beta2: float = option(0.98, "beta_2")
+    adam_eps: float = option(1e-9, "epsilon")
+    mixed_precision: str = option(
+        "auto", "autocast; auto: bf16 where the hardware computes it", choices=["auto", "no", "bf16", "fp16"]
+    )
+    attention: str = option(
+        "auto", "attention backend; auto: eager on CPU, sdpa elsewhere", choices=["auto", "eager", "sdpa"]
+    )
+    num_threads: int | None = option(None, "CPU threads per process; none: the cores shared by the local processes")
+    log_steps: int = option(50, "steps between lines of the log")
+    eval_steps: int = option(1000, "steps between validations")
+    eval_sentences: int | None = option(None, "validation sentences that are translated for BLEU; none: all")
+    save_steps: int = option(1500, "steps between checkpoints (1,500 base or 600 big were 10 minutes for the paper)")
+    keep_checkpoints: int = option(20, "checkpoints that are kept, the newest ones")
+    num_beams: int = option(4, "beam for the test set, and the trained model's default")
+    num_samples: int = option(5, "translations that are printed")
+
+
+class RunConfig(NamedTuple):
+    name: str  # of the YAML file
+    data: DataConfig
+    model: ModelSettings
+    training: TrainingConfig
+
+
+GROUPS = (DataConfig, ModelSettings, TrainingConfig)
+
+
+def read_config(argv: list[str] | None = None) -> RunConfig:
+    """Parses `CONFIG.yaml [--key value ...]`.
+
+    Raises:
+        UserError: the file is missing or not flat YAML, or has a key that no setting has.
+        SystemExit: (code 2) a value of the wrong type, or an unknown option on the command line.
+    """
+    parser = HfArgumentParser(GROUPS, formatter_class=ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    parser.add_argument("config", help="a YAML file of the settings below, as those in configs/")
+    config = Path(parser.parse_args(argv).config)
+    names = [f.name for group in GROUPS for f in dataclasses.fields(group)]
+    from_file = []
+    for key, value in read_yaml(config).items():
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, n=1)
+            hint = f": did you mean {close[0]!r}?" if close else "; see --help for all keys"
+            raise UserError(f"{config} has an unknown key {key!r}{hint}")
+        if value is not None:
+            from_file += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    settings = parser.parse_args(argv, namespace=parser.parse_args([str(config), *from_file]))
+    groups = (group(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(group)}) for group in GROUPS)
+    return RunConfig(config.stem, *groups)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no config {path}: give one of configs/*.yaml, or a file of your own") from None
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path} as YAML: {' '.join(str(error).split())}") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict) or any(isinstance(value, dict) for value in settings.values()):
+        raise UserError(f"{path} must hold flat `key: value` lines, as the files in configs/ do")
+    return settings
+
+
+def flat(config: RunConfig) -> dict[str, Any]:
+    return {name: value for group in config[1:] for name, value in dataclasses.asdict(group).items()}
+
+
+def write_yaml(path: Path, config: RunConfig) -> None:
+    """The resolved settings, readable by `read_config` again."""
+    settings = flat(config)
+    path.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
