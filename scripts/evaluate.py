@@ -11,7 +11,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 import vaswani  # noqa: F401 - registers the model
-from vaswani.corpora import read_lines
+from vaswani.corpora import read_lines, write_lines
 from vaswani.run_config import UserError
 from vaswani.scoring import sacrebleu
 from vaswani.translation import load, translate
@@ -39,8 +39,7 @@ def run(options: argparse.Namespace) -> None:
     chosen = {"num_beams": options.num_beams} if options.num_beams else {}
     hypotheses = translate(model, tokenizer, sources, **chosen)
     if options.output:
-        text = "".join(" ".join(line.split("\n")) + "\n" for line in hypotheses)
-        options.output.write_text(text, encoding="utf-8", newline="\n")
+        write_lines(options.output, hypotheses)
     score = sacrebleu(hypotheses, references)
     print(f"{len(sources):,} sentences: {score}")
     if options.json:

@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, by_length, collate
 from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from vaswani.corpora import prepare
+from vaswani.corpora import prepare, write_lines
 from vaswani.loss import label_smoothed_cross_entropy
 from vaswani.modeling_vaswani import shift_right
 from vaswani.optim import adam, learning_rate, set_rate
@@ -172,7 +172,8 @@ def finish(config: RunConfig, accelerator: Accelerator, model, tokenizer, test, 
     if "kind" in test.column_names:
         results["exact_match"] = exact_match(hypotheses, test)
     for name, lines in (("source", sources), ("reference", references), ("translation", hypotheses)):
-        run.write(f"samples/test.{name}", "".join(line + "\n" for line in lines))
+        if run.main:
+            write_lines(run.path / "samples" / f"test.{name}", lines)
     run.write("results.json", json.dumps(results, indent=2))
     run.say(f"test: {bleu}")
     if "exact_match" in results:
@@ -217,6 +218,7 @@ def train(config: RunConfig) -> None:
     architecture._attn_implementation = attention if settings.attention == "auto" else settings.attention
     model = VaswaniForSeq2SeqLM(architecture)
     model.generation_config.num_beams = settings.num_beams
+    model.generation_config.length_penalty = settings.length_penalty
     optimizer = adam(model.parameters(), (settings.adam_beta1, settings.adam_beta2), settings.adam_eps, fused=True)
     model, optimizer = accelerator.prepare(model, optimizer)
     run.say(f"model: {accelerator.unwrap_model(model).num_parameters():,} parameters; vocabulary {len(tokenizer):,}")
@@ -243,9 +245,9 @@ def train(config: RunConfig) -> None:
             state["target_tokens"] += batch.target_tokens
             last = state["step"] == settings.max_steps
             log = last or state["step"] % settings.log_steps == 0
-            norm = (
-                float(accelerator.clip_grad_norm_(model.parameters(), float("inf"))) if log else None
-            )  # measured only
+            norm = None  # measured for the log; nothing is clipped
+            if log:
+                norm = float(accelerator.clip_grad_norm_(model.parameters(), float("inf")))
             optimizer.step()
             optimizer.zero_grad()
             bar.update()
@@ -255,12 +257,10 @@ def train(config: RunConfig) -> None:
                 seconds = time.perf_counter() - clock
                 state["seconds"] += seconds
                 speed = (state["target_tokens"] - tokens_logged) / seconds
-                left = datetime.timedelta(
-                    seconds=round((settings.max_steps - state["step"]) * state["seconds"] / state["step"])
-                )
+                left = (settings.max_steps - state["step"]) * state["seconds"] / state["step"]
                 line = (
                     f"loss {smoothed / tokens:.3f} | ppl {np.exp(min(nll / tokens, 50)):.2f} | {speed:,.0f} tokens/s | "
-                    f"lr {rate:.2e} | grad norm {norm:.2f} | left {left}"
+                    f"lr {rate:.2e} | grad norm {norm:.2f} | left {datetime.timedelta(seconds=round(left))}"
                 )
                 bar.set_postfix_str(line)
                 if bar.disable:
@@ -271,12 +271,13 @@ def train(config: RunConfig) -> None:
                     seconds=state["seconds"],
                 )  # fmt: skip
                 sums.zero_()
+                tokens_logged, clock = state["target_tokens"], time.perf_counter()
+            paused = time.perf_counter()
             if last or state["step"] % settings.eval_steps == 0:
                 validate(config, accelerator, model, tokenizer, valid, state, run)
             if last or state["step"] % settings.save_steps == 0:
                 save_checkpoint(run.path, accelerator, model, optimizer, state, settings.keep_checkpoints)
-            if log:  # speed is that of training alone
-                tokens_logged, clock = state["target_tokens"], time.perf_counter()
+            clock += time.perf_counter() - paused  # speed is that of training alone
             if last:
                 break
         else:

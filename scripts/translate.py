@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     chosen = {"num_beams": options.num_beams} if options.num_beams else {}
     while buffer := [line or "" for line in itertools.islice(lines, options.buffer)]:
         for translation in translate(model, tokenizer, buffer, max_tokens=options.max_tokens, **chosen):
-            print(" ".join(translation.split("\n")), flush=False)  # a line stays a line
+            print(translation.replace("\n", " "))  # a line stays a line
         sys.stdout.flush()
     for what, count in counts.items():
         print(f"{count:,} line(s), {what}", file=sys.stderr)

@@ -129,7 +129,9 @@ f die die der in_der in_die von_der: CH TR UA SK MN DO
 n das das dem im ins vom: GB
 p die die den in_den in_die von_den: US NL AE
 """
-INFLECTED = {  # names after the article, nominative (and accusative) and dative, where they differ from CLDR's
+# The German names after the article in the nominative (and accusative) and in the dative, where they differ from
+# CLDR's; the English names of the same territories take "the".
+INFLECTED = {
     "DO": ("Dominikanische Republik", "Dominikanischen Republik"),
     "GB": ("Vereinigte Königreich", "Vereinigten Königreich"),
     "US": ("USA", "USA"),
@@ -144,7 +146,7 @@ SPANS = ["minute:600", "hour:90", *STAYS]
 WHOLE = ["minute", "day", "week", "month", "year", "gram", "millimeter", "foot", "megabyte", "volt"]
 TENTHS = ["hour", "celsius", "fahrenheit", "kilometer-per-hour", "mile-per-hour"]
 DECIMALS = dict.fromkeys(WHOLE, (0,)) | dict.fromkeys(TENTHS, (0, 1))  # for all other units up to two
-DATIVES = {"Tage": "Tagen", "Monate": "Monaten", "Jahre": "Jahren"}  # the other units do not change, or end in -n
+DATIVES = {"Tage": "Tagen", "Monate": "Monaten", "Jahre": "Jahren"}  # only durations get one; the others end in -n
 LOCALES = EN, DE = Locale("en"), Locale("de")
 MAX_PAIRS = 200_000  # more would only repeat the patterns, and take minutes
 

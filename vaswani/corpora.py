@@ -64,6 +64,12 @@ def read_lines(path: Path, on_bad_utf8: str = "error", counts: Counter | None = 
         raise UserError(f"cannot read {path}: {error}; is it whole, and a .gz only if it is named so?") from None
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """A line each, in UTF-8; a line feed inside one becomes a space, so that line n stays line n."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line.replace("\n", " ") + "\n" for line in lines)
+
+
 def read_aligned(source: Path, target: Path, on_bad_utf8: str, counts: Counter) -> Iterator[tuple]:
     lines = [read_lines(path, on_bad_utf8, counts) for path in (source, target)]
     end = object()

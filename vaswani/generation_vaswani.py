@@ -1,9 +1,15 @@
-"""Section 6.1: decoding, as a mixin that changes transformers' `generate()` only where the paper needs it."""
+"""Section 6.1: decoding as the paper did it, inside transformers' `generate()`.
+
+Beam search with the length penalty of Wu et al. 2016 (GNMT), at most source length + 50 tokens, ended when no hypothesis
+that still grows can win. Everything else is transformers' own; `length_penalty_type="length"` gives its beam search too.
+"""
+
+import copy
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, StoppingCriteria, StoppingCriteriaList
 
-EXTRA_LENGTH = 50  # sec. 6.1: "we set the maximum output length during inference to input length + 50"
+EXTRA_LENGTH = 50  # "we set the maximum output length during inference to input length + 50"
 
 
 class SuppressPad(LogitsProcessor):
@@ -18,32 +24,85 @@ class SuppressPad(LogitsProcessor):
         return scores
 
 
+class SourceLengthLimit(StoppingCriteria):
+    """Each sentence has its own limit of generated tokens, (B,), so that its neighbours in a batch change nothing."""
+
+    def __init__(self, limits: torch.LongTensor, prompt_length: int):
+        self.limits, self.prompt_length = limits, prompt_length
+
+    def __call__(self, input_ids: torch.LongTensor, scores, **kwargs) -> torch.BoolTensor:
+        limits = self.limits.repeat_interleave(len(input_ids) // len(self.limits))  # one row per beam
+        return input_ids.shape[1] - self.prompt_length >= limits.to(input_ids.device)
+
+
+class GnmtPenalty(float):
+    """lp(Y) = ((5 + |Y|) / 6)^alpha, |Y| counting EOS. transformers divides scores by `length ** length_penalty`, which
+    with this exponent is lp(length). It also carries what the search must know of its sentences."""
+
+    limits: torch.LongTensor  # (B, 1): most tokens that each sentence may have
+    eos_token_ids: torch.LongTensor
+    n_best: bool
+
+    def at(self, length):  # an int, or a tensor of lengths
+        return ((5 + length) / 6) ** float(self)
+
+    __rpow__ = at  # what `int ** penalty` calls
+
+
 class VaswaniGenerationMixin(GenerationMixin):
-    """`generate()` with the paper's output length (input + `max_length_offset`) and without padding tokens."""
+    """`generate()` with the paper's search. On `generation_config`, and so as arguments of `generate()`:
+
+    - `length_penalty_type`: "gnmt", with `length_penalty` as alpha (0.6 in the paper), or "length", transformers' own.
+    - `max_length_offset`: tokens that the output may be longer than the source, EOS counted in both (50); `max_length`
+      or `max_new_tokens` take its place.
+    - `max_length_offset_scope`: "sentence", or "batch": the longest source of the batch counts for all, as in
+      tensor2tensor.
+    """
 
     def _default_generation_config(self) -> GenerationConfig:
         """What every new model carries. A fresh object: one derived from the model config loses its custom keys."""
-        config = self.config
         return GenerationConfig(
-            pad_token_id=config.pad_token_id,
-            eos_token_id=config.eos_token_id,
-            decoder_start_token_id=config.decoder_start_token_id,
+            pad_token_id=self.config.pad_token_id,
+            eos_token_id=self.config.eos_token_id,
+            decoder_start_token_id=self.config.decoder_start_token_id,
+            length_penalty_type="gnmt",
             max_length_offset=EXTRA_LENGTH,
+            max_length_offset_scope="sentence",
         )
 
     def generate(self, inputs=None, generation_config=None, *args, attention_mask=None, **kwargs):
         """transformers' `generate()`; without an `attention_mask` padding in the source is hidden, as in `forward`."""
-        input_ids = kwargs.get("input_ids") if inputs is None else inputs
-        if attention_mask is None and input_ids is not None:
-            attention_mask = input_ids.ne(self.config.pad_token_id).long()
+        source = next((x for x in (inputs, kwargs.get("input_ids")) if x is not None), None)  # (B, S)
+        if source is not None and attention_mask is None:
+            attention_mask = source.ne(self.config.pad_token_id).long()
+        if source is None:
+            encoded = kwargs.get("encoder_outputs")
+            source = kwargs.get("inputs_embeds") if encoded is None else encoded[0]
         if attention_mask is not None:
             kwargs["attention_mask"] = attention_mask
+        limits = None if source is None else self._limits(source, attention_mask, generation_config, kwargs)
+        if limits is not None:
+            prompt = kwargs.get("decoder_input_ids")
+            limit = SourceLengthLimit(limits, 1 if prompt is None else prompt.shape[1])
+            kwargs["stopping_criteria"] = StoppingCriteriaList([limit, *(kwargs.get("stopping_criteria") or [])])
         return super().generate(inputs, generation_config, *args, **kwargs)
 
-    def _get_logits_processor(self, *args, **kwargs):
-        processors = super()._get_logits_processor(*args, **kwargs)
-        processors.insert(0, SuppressPad(self.config.pad_token_id))  # first: top-k must not be left with padding alone
-        return processors
+    def _limits(self, source, attention_mask, generation_config, kwargs) -> torch.LongTensor | None:
+        """Tokens that each sentence may have (B,); None where the caller or the config set a length."""
+
+        def option(name):
+            for settings in (kwargs, vars(generation_config or GenerationConfig()), vars(self.generation_config)):
+                if settings.get(name) is not None:
+                    return settings[name]
+
+        if option("max_length") or option("max_new_tokens") or option("max_length_offset") is None:
+            return None
+        if (scope := option("max_length_offset_scope") or "sentence") not in ("sentence", "batch"):
+            raise ValueError(f"max_length_offset_scope={scope!r}: choose 'sentence' or 'batch'")
+        lengths = torch.full((len(source),), source.shape[1], device=source.device)
+        if attention_mask is not None and scope == "sentence":
+            lengths = attention_mask.sum(-1)
+        return lengths + option("max_length_offset")
 
     def _prepare_generated_length(self, generation_config, has_default_max_length, *args, **kwargs):
         """The length limit counts from the source, unless the caller set `max_length` or `max_new_tokens`."""
@@ -57,6 +116,66 @@ class VaswaniGenerationMixin(GenerationMixin):
         """transformers warns of its own default length; ours comes from the paper."""
         has_default_max_length = has_default_max_length and not _counts_from_source(generation_config)
         super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
+
+    def _get_logits_processor(self, *args, **kwargs):
+        processors = super()._get_logits_processor(*args, **kwargs)
+        processors.insert(0, SuppressPad(self.config.pad_token_id))  # first: top-k must not be left with padding alone
+        return processors
+
+    # ------------------------------------------------------------------------------------------------- beam search
+    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        kind = getattr(generation_config, "length_penalty_type", None) or "length"
+        if kind not in ("gnmt", "length"):
+            raise ValueError(f"length_penalty_type={kind!r}: choose 'gnmt' or 'length'")
+        if kind == "gnmt":
+            generation_config = copy.copy(generation_config)
+            penalty = GnmtPenalty(generation_config.length_penalty)
+            own = [criterion.limits for criterion in stopping_criteria if isinstance(criterion, SourceLengthLimit)]
+            whole = generation_config.max_length - input_ids.shape[1]
+            batch_size = len(input_ids) // generation_config.num_beams
+            penalty.limits = (
+                (own or [torch.full((batch_size,), whole)])[0][:, None].to(input_ids.device).clamp_max(whole)
+            )
+            penalty.eos_token_ids = generation_config._eos_token_tensor
+            penalty.n_best = generation_config.num_return_sequences > 1
+            generation_config.length_penalty = penalty
+        return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+
+    def _update_finished_beams(self, **state):
+        """All 2K candidates may finish (transformers: only the K best). One that its limit cuts off is kept only where
+        nothing has finished: then the hypotheses still alive are the result."""
+        penalty = state["length_penalty"]
+        if not isinstance(penalty, GnmtPenalty):
+            return super()._update_finished_beams(**state)
+        at_limit = state["cur_len"] + 1 - state["decoder_prompt_len"] >= penalty.limits  # (B, 1)
+        ended = torch.isin(state["topk_running_sequences"][:, :, state["cur_len"]], penalty.eos_token_ids)  # (B, 2K)
+        nothing = ~(state["is_sent_finished"].any(1, keepdim=True) | ended.any(1, keepdim=True))
+        hits = torch.where(at_limit, ended | nothing, state["next_token_hits_stopping_criteria"])
+        state["next_token_hits_stopping_criteria"] = hits & state["is_early_stop_heuristic_unsatisfied"]
+        state["top_num_beam_mask"] = torch.ones_like(state["top_num_beam_mask"])
+        sequences, scores, beam_indices, finished = super()._update_finished_beams(**state)
+        # A place in the n-best list that nothing has filled is empty, and not a copy of what still grows.
+        sequences[:, :, state["decoder_prompt_len"] :].masked_fill_(~finished[..., None], penalty.eos_token_ids[0])
+        return (
+            sequences,
+            scores.masked_fill(~finished, -1e9),
+            beam_indices.masked_fill(~finished[..., None], -1),
+            finished,
+        )
+
+    def _check_early_stop_heuristic(self, **state):
+        """A sentence is done at its limit, or when the best hypothesis alive, would it reach the limit at no further
+        cost, cannot beat the best finished one; for n-best lists the worst of those finished so far."""
+        penalty = state["length_penalty"]
+        if not isinstance(penalty, GnmtPenalty):
+            return super()._check_early_stop_heuristic(**state)
+        finished, scores = state["is_sent_finished"], state["beam_scores"]
+        to_beat = scores.masked_fill(~finished, float("inf")).amin(1) if penalty.n_best else scores.amax(1)
+        to_beat = to_beat.masked_fill(~finished.any(1), -float("inf"))[:, None]
+        length = state["cur_len"] - state["decoder_prompt_len"]
+        horizon = penalty.limits if penalty > 0 else length + 1
+        possible = state["running_beam_scores"][:, :1] / penalty.at(horizon)
+        return state["is_early_stop_heuristic_unsatisfied"] & (possible >= to_beat) & (length < penalty.limits)
 
 
 def _counts_from_source(generation_config: GenerationConfig) -> bool:

@@ -105,6 +105,7 @@ class TrainingConfig:
     save_steps: int = option(1500, "steps between checkpoints (1,500 base or 600 big were 10 minutes for the paper)")
     keep_checkpoints: int = option(20, "checkpoints that are kept, the newest ones")
     num_beams: int = option(4, "beam for the test set, and the trained model's default")
+    length_penalty: float = option(0.6, "alpha of the length penalty, likewise")
     num_samples: int = option(5, "translations that are printed")
 
 

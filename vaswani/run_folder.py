@@ -20,8 +20,8 @@ from .run_config import RunConfig, UserError, flat, read_yaml, write_yaml
 
 MAY_CHANGE_ON_RESUME = {
     "output_dir", "fresh", "max_steps", "max_tokens", "mixed_precision", "attention", "num_threads", "log_steps",
-    "eval_steps", "eval_sentences", "save_steps", "keep_checkpoints", "num_beams", "num_samples", "prepared_dir",
-    "data_dir",
+    "eval_steps", "eval_sentences", "save_steps", "keep_checkpoints", "num_beams", "length_penalty", "num_samples",
+    "prepared_dir", "data_dir",
 }  # fmt: skip
 
 
