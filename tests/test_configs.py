@@ -22,5 +22,5 @@ def test_config_loads(path: Path):
     with torch.device("meta"):
         model = VaswaniForSeq2SeqLM(VaswaniConfig(**vars(config.model), vocab_size=config.data.vocab_size))
     assert model.num_parameters() > 0
-    assert Path(read_yaml(path)["output_dir"]) == Path("runs") / path.stem
+    assert Path(read_yaml(path)["output_dir"]) == Path("runs") / path.relative_to(ROOT / "configs").with_suffix("")
     assert "accelerate launch" in path.read_text(encoding="utf-8").split("\n\n")[0]
