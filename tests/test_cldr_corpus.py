@@ -286,7 +286,7 @@ GOLDEN = [  # pattern and words of its fields: a name of the vocabulary, or a wo
      "12.5 percent of the people in Lebanon speak English.",
      "12,5 Prozent der Menschen im Libanon sprechen Englisch."),
     ("leaves", {"person": "Anna", "territory": "Switzerland", "clock": cldr_corpus._clock(15, 45)},
-     "Anna's plane to Switzerland leaves at 3:45 PM.", "Annas Flugzeug in die Schweiz fliegt um 15:45 Uhr ab."),
+     "Anna's flight to Switzerland leaves at 3:45 PM.", "Annas Flug in die Schweiz geht um 15:45 Uhr."),
     ("open", {"weekday": "Friday", "shop": "the bank", "opening": cldr_corpus._clock(9, 5),
               "closing": cldr_corpus._clock(18, 30)},
      "On Friday, the bank is open from 9:05 AM to 6:30 PM.",
@@ -307,7 +307,7 @@ GOLDEN = [  # pattern and words of its fields: a name of the vocabulary, or a wo
      "On Sunday, Eva is flying from Iraq to the United Kingdom.",
      "Am Sonntag fliegt Eva vom Irak ins Vereinigte Königreich."),
     ("visits", {"person": "Paul", "territory": "Iran", "month": "May"},
-     "Paul wants to visit Iran in May.", "Paul möchte im Mai den Iran besuchen."),
+     "Paul would like to visit Iran in May.", "Paul möchte im Mai den Iran besuchen."),
     ("imports", {"territory": "the Netherlands", "commodity": "oil", "territory2": "Iran"},
      "The Netherlands imports oil from Iran.", "Die Niederlande importieren Öl aus dem Iran."),
     ("imports", {"territory": "Iran", "commodity": "tea", "territory2": "the United States"},
@@ -367,4 +367,4 @@ def test_times_of_day(corpus):
             for hour, minute, half in re.findall(r"(\d+):(\d\d) ([AP]M)", pair["en"])
         ]
         assert re.findall(r"\d+:\d\d", pair["de"]) == times
-        assert not times or " Uhr " in pair["de"]
+        assert not times or " Uhr" in pair["de"]

@@ -40,8 +40,8 @@ share number: {share} of the {group} in {territory} speak {language}.
   = {share} der {group} {territory.in} sprechen {language}.
 count number: There are {count} {counted} in {territory}. = {territory.in} gibt es {count} {counted}.
 code number: The code for {lock} is {code}. = Der Code für {lock} lautet {code}.
-leaves number: {person}'s plane to {territory} leaves at {clock}.
-  = {person}s Flugzeug {territory.to} fliegt um {clock} Uhr ab.
+leaves number: {person}'s flight to {territory} leaves at {clock}.
+  = {person}s Flug {territory.to} geht um {clock} Uhr.
 open number: On {weekday}, {shop} is open from {opening} to {closing}.
   = Am {weekday} ist {shop} von {opening} bis {closing} Uhr geöffnet.
 trip date: On {date}, {person} traveled to {territory}. = Am {date} reiste {person} {territory.to}.
@@ -57,7 +57,7 @@ works name: {person} comes from {territory} and works in {territory2}.
   = {person} kommt {territory.from} und arbeitet {territory2.in}.
 flies name: On {weekday}, {person} is flying from {territory} to {territory2}.
   = Am {weekday} fliegt {person} {territory.of} {territory2.to}.
-visits name: {person} wants to visit {territory} in {month}. = {person} möchte im {month} {territory.acc} besuchen.
+visits name: {person} would like to visit {territory} in {month}. = {person} möchte im {month} {territory.acc} besuchen.
 imports name: {territory} imports {commodity} from {territory2}.
   = {territory} importier{territory.ending} {commodity} {territory2.from}.
 accepts name: {shop} in {territory} accepts {currency}. = {shop} {territory.in} nimmt {currency} an.
@@ -68,7 +68,7 @@ closed name: {venues} in {territory} are closed on {weekday}s.
 # case that their pattern asks for; where the German is missing it is the same.
 VOCABULARY = """
 person: Anna; Peter; Maria; Paul; Laura; Martin; Julia; David; Sarah; Daniel; Nina; Simon; Eva; Robert; Clara; Oliver
-load: suitcase|Koffer|kilogram:60; parcel|Paket|kilogram:40 gram:100-9000; bag|Tasche|kilogram:20; dog|Hund|kilogram:60;
+load: suitcase|Koffer|kilogram:60; package|Paket|kilogram:40 gram:100-9000; bag|Tasche|kilogram:20; dog|Hund|kilogram:60;
   bicycle|Fahrrad|kilogram:25; car|Auto|tonne:1-4; truck|Lastwagen|tonne:3-40; book|Buch|gram:100-2000
 object: the river|der Fluss|kilometer:7000 mile:4000|long|lang; the road|die Straße|kilometer:900 mile:900|long|lang;
   the bridge|die Brücke|meter:9000 foot:9000|long|lang; the mountain|der Berg|meter:200-9000 foot:600-29000|high|hoch;
@@ -100,10 +100,10 @@ trades: buys|kauft; needs|braucht; sells|verkauft; orders|bestellt
 goods: rice|Reis|kilogram:900 gram:900; flour|Mehl|kilogram:90 gram:900; sugar|Zucker|kilogram:90 gram:900;
   cheese|Käse|kilogram:40 gram:900; wheat|Weizen|tonne:900 kilogram:900; steel|Stahl|tonne:9000; milk|Milch|liter:90;
   oil|Öl|liter:900; water|Wasser|liter:9000
-article: the book|das Buch; the ticket|die Karte; the coat|der Mantel; the chair|der Stuhl; the lamp|die Lampe;
-  the clock|die Uhr; the suitcase|der Koffer; the bag|die Tasche; the shirt|das Hemd; the table|der Tisch
+article: the book|das Buch; the ticket|das Ticket; the coat|der Mantel; the chair|der Stuhl; the lamp|die Lampe;
+  the mirror|der Spiegel; the suitcase|der Koffer; the bag|die Tasche; the shirt|das Hemd; the table|der Tisch
 ware: the tea|der Tee|kilogram; the coffee|der Kaffee|kilogram; the wine|der Wein|liter; the paint|die Farbe|liter;
-  the cable|das Kabel|meter; the carpet|der Teppich|square-meter; the land|das Land|hectare; the steel|der Stahl|tonne;
+  the cable|das Kabel|meter; the carpet|der Teppich|square-meter; the field|das Feld|hectare; the steel|der Stahl|tonne;
   the room|das Zimmer|day week month; the bicycle|das Fahrrad|hour day; the garage|die Garage|month year
 group: people|Menschen; students|Studenten; teachers|Lehrer; doctors|Ärzte; engineers|Ingenieure; tourists|Touristen
 counted: trees|Bäume; houses|Häuser; cars|Autos; bicycles|Fahrräder; dogs|Hunde; cats|Katzen; cows|Kühe;
