@@ -1,49 +1,149 @@
-"""Translates a test set and scores it: python scripts/evaluate.py MODEL --source FILE --reference FILE
+"""Translates a test set and scores it, the paper's way and the community's, side by side:
 
-Prints sacreBLEU with its signature; a BLEU without one cannot be compared.
+    python scripts/evaluate.py MODEL --source FILE --reference FILE
+    python scripts/evaluate.py MODEL --testset wmt14/full                      # by name, through sacreBLEU's download
+    python scripts/evaluate.py MODEL --testset wmt14/full --baseline OTHER     # is the difference more than chance?
+    python scripts/evaluate.py --hypothesis FILE --reference FILE --lang de    # translations made before
+
+MODEL is a run folder or a model on the Hub. A BLEU without its signature cannot be compared: all are printed with theirs.
 """
 
 import argparse
+import difflib
 import json
+import socket
 import sys
 from pathlib import Path
 
+import sacrebleu
 from transformers.utils import logging
 
 import vaswani  # noqa: F401 - registers the model
 from vaswani.corpora import read_lines, write_lines
-from vaswani.run_config import UserError
-from vaswani.scoring import sacrebleu
+from vaswani.run_config import UserError, as_user_error
+from vaswani.score_checks import check_lines, suspicions
+from vaswani.scoring import paired_bootstrap, score_all
 from vaswani.translation import load, translate
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a run folder, or the name of a model on the Hub")
-    parser.add_argument("--source", type=Path, required=True, help="source text, plain or .gz, a sentence a line")
-    parser.add_argument("--reference", type=Path, required=True, help="its translation, line by line")
+    parser.add_argument("model", nargs="?", help="a run folder, or the name of a model on the Hub")
+    parser.add_argument("--testset", help="a test set that sacreBLEU knows: wmt14/full, wmt13, ...")
+    parser.add_argument("--source", type=Path, help="source text, plain or .gz, a sentence a line")
+    parser.add_argument("--reference", type=Path, help="its translation, line by line")
+    parser.add_argument("--hypothesis", type=Path, help="translations to score, in place of a model's")
+    parser.add_argument("--lang", help="target language, as de; default: the model's")
+    parser.add_argument("--source_lang", help="source language of --testset; default: the model's, or en")
+    parser.add_argument("--baseline", help="a file of translations or a model, to compare with by paired bootstrap")
     parser.add_argument("--num_beams", type=int, help="beam; default: the model's own")
+    parser.add_argument(
+        "--generate", nargs="+", default=[], metavar="NAME=VALUE",
+        help="more options of generate(), as length_penalty=0.6 length_penalty_type=gnmt",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, help="where to write the translations")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if (options.model is None) == (options.hypothesis is None):
+        parser.error("give a MODEL that translates, or --hypothesis with its translations")
+    if (options.testset is None) == (options.reference is None):
+        parser.error("give --testset, or --reference (with --source for a model)")
+    if options.source is None and options.testset is None and options.model is not None:
+        parser.error("a model needs --source, the text to translate")
+    return options
+
+
+def testset(name: str, pair: str) -> tuple[list[str], list[str]]:
+    """Source and (first) reference of a test set by name, from sacreBLEU's folder or else its download."""
+    if name not in sacrebleu.DATASETS:
+        close = difflib.get_close_matches(name, sacrebleu.DATASETS, n=3) or ["wmt14/full"]
+        raise UserError(f"sacreBLEU has no test set {name!r}: try {', '.join(close)}; `sacrebleu --list` names all")
+    dataset = sacrebleu.DATASETS[name]
+    if pair not in dataset.langpairs:
+        raise UserError(
+            f"test set {name} has no {pair}, but {', '.join(dataset.langpairs)}: see --source_lang and --lang"
+        )
+    socket.setdefaulttimeout(30)
+    try:
+        paths = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)[:1]]
+    except (Exception, SystemExit) as error:  # a download has many ways to fail, and the user needs the reason
+        raise UserError(
+            f"cannot get test set {name}: {error}; connect to a network once (sacreBLEU keeps it), "
+            f"or give files with --source and --reference"
+        ) from error
+    source, reference = (list(read_lines(Path(path))) for path in paths)
+    return source, reference
+
+
+def generate_options(options: argparse.Namespace) -> dict:
+    chosen = {"num_beams": options.num_beams} if options.num_beams else {}
+    for item in options.generate:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"--generate takes NAME=VALUE, as length_penalty=0.6, not {item!r}")
+        try:
+            chosen[name] = json.loads(value)
+        except json.JSONDecodeError:
+            chosen[name] = value
+    return chosen
 
 
 def run(options: argparse.Namespace) -> None:
-    sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
-    if len(sources) != len(references) or not sources:
-        raise UserError(
-            f"{options.source} has {len(sources):,} lines and {options.reference} {len(references):,}: "
-            f"a test set needs the same number, and at least one"
+    model, tokenizer = load(options.model) if options.model else (None, None)
+    config = model.config if model else None
+    lang = options.lang or getattr(config, "target_lang", None)
+    if not lang:
+        raise UserError("the target language is not known: add --lang, as --lang de")
+    if options.testset:
+        sources, references = testset(
+            options.testset, f"{options.source_lang or getattr(config, 'source_lang', None) or 'en'}-{lang}"
         )
-    model, tokenizer = load(options.model)
-    chosen = {"num_beams": options.num_beams} if options.num_beams else {}
-    hypotheses = translate(model, tokenizer, sources, **chosen)
-    if options.output:
-        write_lines(options.output, hypotheses)
-    score = sacrebleu(hypotheses, references)
-    print(f"{len(sources):,} sentences: {score}")
+    else:
+        sources = list(read_lines(options.source)) if options.source else None
+        references = list(read_lines(options.reference))
+    chosen = generate_options(options)
+    with as_user_error():
+        if sources is not None:
+            check_lines(sources, references, lang, "source lines")
+        hypotheses = translate(model, tokenizer, sources, **chosen) if model else list(read_lines(options.hypothesis))
+        if options.output:
+            write_lines(options.output, hypotheses)
+        scores = score_all(hypotheses, references, lang)
+        warnings = suspicions(sources, hypotheses, references) if sources is not None else []
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"{len(references):,} sentences, target language {lang}")
+    for name, score in scores.items():
+        print(f"  {name:<18}{score.score:7.2f}  {score.what}")
+    for name, score in scores.items():
+        print(f"  {name:<18}{score.score:7.2f}  {score.details} | {score.signature}")
+    comparison = compare(options, sources, hypotheses, references, chosen) if options.baseline else {}
     if options.json:
-        print(json.dumps({"sacrebleu": score.score, "signature": score.signature, "sentences": len(sources)}))
+        print(json.dumps({
+            "sentences": len(references), "lang": lang,
+            "sacrebleu": scores["sacrebleu"].score, "signature": scores["sacrebleu"].signature,
+            "scores": {name: {"score": score.score, "signature": score.signature} for name, score in scores.items()},
+            "baseline": {name: result._asdict() for name, result in comparison.items()},
+            "warnings": warnings,
+        }))  # fmt: skip
+
+
+def compare(options: argparse.Namespace, sources, hypotheses, references, chosen: dict) -> dict:
+    """Prints the paired bootstrap against the baseline, a file of translations or else a model."""
+    with as_user_error():
+        if Path(options.baseline).is_file():
+            baseline = list(read_lines(Path(options.baseline)))
+        elif sources is None:
+            raise UserError(f"there is no file {options.baseline}; if it is a model, add --source for it to translate")
+        else:
+            baseline = translate(*load(options.baseline), sources, **chosen)
+        results = paired_bootstrap(hypotheses, baseline, references)
+    print(f"against {options.baseline}, paired bootstrap; p: how often chance alone makes such a difference")
+    for name, (score, other, p, signature) in results.items():
+        print(
+            f"  {name:<18}{score:7.2f}  baseline {other:.2f}, difference {score - other:+.2f}, p = {p:.3f} | {signature}"
+        )
+    return results
 
 
 def main(argv: list[str] | None = None) -> int:

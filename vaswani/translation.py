@@ -1,14 +1,13 @@
-"""Section 6.1: sentences in, sentences out, in batches of similar length."""
+"""Section 6.1: loading a trained model, and sentences in, sentences out."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from .batching import by_length
+from .pipeline_vaswani import VaswaniTranslationPipeline
 from .run_config import UserError
 
 
@@ -29,36 +28,24 @@ def load(name: str, device: str | None = None):
     return model.to(device).eval(), tokenizer
 
 
-@torch.inference_mode()
 def translate(model, tokenizer, sentences: Sequence[str], *, max_tokens: int = 4096, **generate_options) -> list[str]:
-    """Translates each sentence by itself; batching by length changes the speed only.
+    """Translates each sentence by itself; batching by length changes the speed only. The model's mode is kept.
 
     Args:
         model: a VaswaniForSeq2SeqLM (or any encoder-decoder of transformers).
         tokenizer: the tokenizer saved beside it.
-        sentences: raw text, one sentence each.
+        sentences: raw text, one sentence each; an empty one stays empty.
         max_tokens: padded source positions in one batch, times the number of beams.
         generate_options: for `model.generate`: `num_beams=4`, ...
 
     Raises:
         ValueError: a sentence holds a lone surrogate, which is not text.
     """
-    for number, sentence in enumerate(sentences, start=1):
-        if any("\ud800" <= character <= "\udfff" for character in sentence):
-            raise ValueError(f"sentence {number} holds a lone surrogate: it is not valid Unicode; remove it")
-    translations = [""] * len(sentences)
-    full = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # an empty line stays one
-    if not full:
-        return translations
+    pipe = VaswaniTranslationPipeline(model, tokenizer, device=model.device)
     was_training = model.training
     model.eval()
-    ids = dict(zip(full, tokenizer([sentences[i] for i in full])["input_ids"], strict=True))
-    beams = generate_options.get("num_beams") or model.generation_config.num_beams or 1
-    for group in by_length(np.array([len(ids[i]) for i in full]), max(1, max_tokens // beams)):
-        rows = [full[i] for i in group]
-        batch = tokenizer.pad({"input_ids": [ids[i] for i in rows]}, return_tensors="pt").to(model.device)
-        output = model.generate(**batch, **generate_options)
-        for i, text in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
-            translations[i] = text
-    model.train(was_training)
-    return translations
+    try:
+        found = pipe(list(sentences), max_tokens=max_tokens, **generate_options)
+    finally:
+        model.train(was_training)
+    return [translation["translation_text"] for translation in found]

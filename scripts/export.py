@@ -1,0 +1,52 @@
+"""Writes a trained model in another layout: python scripts/export.py MODEL OUTPUT --to hub|marian
+
+hub     a self-contained folder: code, weights, tokenizer; loads anywhere with trust_remote_code=True
+marian  the same Transformer as transformers' MarianMTModel, which needs neither this package nor remote code
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from transformers.utils import logging
+
+import vaswani  # noqa: F401 - registers the model
+from vaswani.hub import save_for_hub, to_marian
+from vaswani.run_config import UserError, as_user_error
+from vaswani.translation import load
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a run folder, or the name of a model on the Hub")
+    parser.add_argument("output", type=Path, help="the folder to write; it must not exist, or be empty")
+    parser.add_argument("--to", required=True, choices=["hub", "marian"])
+    return parser.parse_args(argv)
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.output.exists() and (not options.output.is_dir() or any(options.output.iterdir())):
+        raise UserError(f"{options.output} exists already: choose another folder")
+    model, tokenizer = load(options.model, device="cpu")
+    if options.to == "hub":
+        save_for_hub(model, tokenizer, options.output)
+    else:
+        with as_user_error():
+            exported = to_marian(model)
+        exported.save_pretrained(options.output)
+        tokenizer.save_pretrained(options.output)
+    print(f"{options.to}: {options.output}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.disable_progress_bar()
+    try:
+        run(parse(argv))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""A folder for the Hub that works where this package is not installed, and the Marian layout for those who run no
+remote code."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
+
+from .modeling_vaswani import VaswaniForSeq2SeqLM
+
+CODE = ("configuration_vaswani.py", "generation_vaswani.py", "modeling_vaswani.py", "pipeline_vaswani.py")
+AUTO_MAP = {
+    "AutoConfig": "configuration_vaswani.VaswaniConfig",
+    "AutoModel": "modeling_vaswani.VaswaniModel",
+    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForSeq2SeqLM",
+}
+CUSTOM_PIPELINES = {
+    "translation": {
+        "impl": "pipeline_vaswani.VaswaniTranslationPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
+}
+
+
+def save_for_hub(model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
+    """Saves model, tokenizer and the code that they need.
+
+    With `trust_remote_code=True` the Auto classes load the folder in a process that has no `vaswani`, and so do
+    `pipeline("translation", model=folder)` and `pipeline(model=folder)`; with `vaswani` imported no trust is asked for.
+    """
+    folder = Path(folder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for name in CODE:
+        shutil.copy(Path(__file__).parent / name, folder / name)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------- Marian layout
+@torch.no_grad()
+def to_marian(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
+    """The same Transformer as a `MarianMTModel`, which every transformers loads.
+
+    Marian's sinusoids come in two blocks, all sines, then all cosines: one permutation of the d_model dimensions, even
+    columns before odd, applied to everything that reads or writes them, turns interleaved ones into these. Marian starts
+    from its padding row, so the input side's row is zeroed, and a bias keeps padding from being generated: the logits are
+    ours but for that one, and the probabilities share out what padding had. Marian's LayerNorm adds 1e-5 to the variance.
+
+    Raises:
+        ValueError: for a model that Marian cannot express.
+    """
+    config = model.config
+    if config.position_encoding != "interleaved":
+        raise ValueError(f"Marian knows the paper's sinusoids only, not position_encoding={config.position_encoding!r}")
+    if not config.tie_word_embeddings or not config.attention_bias:
+        raise ValueError("Marian shares one matrix for both embeddings and has attention biases: this model differs")
+    if config.d_k != config.d_v or config.d_k * config.num_heads != config.d_model:
+        raise ValueError(f"Marian needs d_k = d_v = d_model / num_heads, not d_k={config.d_k} and d_v={config.d_v}")
+    order = torch.cat((torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)))
+    marian = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.vocab_size,
+            d_model=config.d_model,
+            encoder_layers=config.num_layers,
+            decoder_layers=config.num_decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            dropout=config.dropout,
+            activation_function="relu",
+            scale_embedding=True,
+            max_position_embeddings=config.max_position_embeddings,
+            pad_token_id=config.pad_token_id,
+            eos_token_id=config.eos_token_id,
+            decoder_start_token_id=config.decoder_start_token_id,
+            forced_eos_token_id=None,
+            share_encoder_decoder_embeddings=True,
+        )
+    )
+    state = {}
+    for name, weight in model.state_dict().items():
+        if "embed_tokens" in name or name in ("model.shared.weight", "lm_head.weight"):
+            weight = weight[:, order]
+        elif "layer_norm" in name or name.endswith(("out_proj.bias", "fc2.bias")):
+            weight = weight[order]
+        elif name.endswith(("out_proj.weight", "fc2.weight")):
+            weight = weight[order]
+        elif name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight")):
+            weight = weight[:, order]
+        state[name] = weight.clone()
+    for name in list(state):
+        if "embed_tokens" in name or name in ("model.shared.weight", "lm_head.weight"):
+            state[name][config.pad_token_id] = 0
+    marian.load_state_dict(state, strict=False)
+    marian.tie_weights()
+    marian.final_logits_bias[0, config.pad_token_id] = -1e9
+    generation = model.generation_config.to_dict()
+    kept = ("num_beams", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    marian.generation_config = GenerationConfig(
+        **{key: generation[key] for key in kept if generation.get(key) is not None}, max_length=512
+    )
+    return marian.eval()
