@@ -36,7 +36,7 @@ from vaswani.corpora import prepare, write_lines
 from vaswani.loss import label_smoothed_cross_entropy
 from vaswani.modeling_vaswani import shift_right
 from vaswani.optim import adam, learning_rate, set_rate
-from vaswani.run_config import RunConfig, UserError, as_user_error, read_config
+from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, read_config
 from vaswani.run_folder import RunFolder, samples
 from vaswani.scoring import sacrebleu
 from vaswani.translation import translate
@@ -120,7 +120,7 @@ def exact_match(hypotheses, test) -> dict[str, float]:
     return {kind: round(100 * sum(equal) / len(equal), 2) for kind, equal in sorted(hits.items())}
 
 
-def update(accelerator: Accelerator, model, batch, corpus, pad_token_id: int, epsilon: float) -> torch.Tensor:
+def update(accelerator: Accelerator, model, batch, corpus, pad_token_id: int, settings: TrainingConfig) -> torch.Tensor:
     """Accumulates the gradient of one batch; returns this process's sums of smoothed loss, nll and tokens."""
     sums = torch.zeros(3, device=accelerator.device)
     for i, rows in enumerate(batch.micro_batches):
@@ -130,7 +130,9 @@ def update(accelerator: Accelerator, model, batch, corpus, pad_token_id: int, ep
         last = i == len(batch.micro_batches) - 1
         with nullcontext() if last else accelerator.no_sync(model):
             logits = model(**inputs, use_cache=False).logits
-            loss = label_smoothed_cross_entropy(logits, labels, epsilon)
+            loss = label_smoothed_cross_entropy(
+                logits, labels, settings.label_smoothing, spread=settings.smoothing_over
+            )
             # The gradient wanted is that of the sum over all processes / all target tokens; DDP takes their mean.
             accelerator.backward(loss.smoothed * (accelerator.num_processes / batch.target_tokens))
         sums += torch.stack((loss.smoothed.detach(), loss.nll, loss.tokens))
@@ -239,7 +241,7 @@ def train(config: RunConfig) -> None:
         for batch in batches.epoch(state["epoch"], start=state["batch"]):
             rate = learning_rate(state["step"] + 1, config.model.d_model, settings.warmup_steps, settings.lr_factor)
             set_rate(optimizer, rate)
-            sums += update(accelerator, model, batch, corpus, tokenizer.pad_token_id, settings.label_smoothing)
+            sums += update(accelerator, model, batch, corpus, tokenizer.pad_token_id, settings)
             state["step"] += 1
             state["batch"] += 1
             state["target_tokens"] += batch.target_tokens

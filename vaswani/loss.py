@@ -17,20 +17,28 @@ class Loss(NamedTuple):
 
 
 def label_smoothed_cross_entropy(
-    logits: torch.Tensor, labels: torch.LongTensor, epsilon: float = 0.1, ignore_index: int = IGNORE
+    logits: torch.Tensor,
+    labels: torch.LongTensor,
+    epsilon: float = 0.1,
+    *,
+    spread: str = "all",
+    ignore_index: int = IGNORE,
 ) -> Loss:
-    """Cross entropy against (1 - epsilon) on the right token and epsilon spread evenly over all V entries.
-
-    The right token so has 1 - epsilon + epsilon/V: 0.9000027 at V = 37,000. (The authors' code spreads epsilon over the
-    other V - 1: less than 3e-6 apart.)
+    """Cross entropy against a right token that has 1 - epsilon of the probability and others that share the rest.
 
     Args:
         logits: (..., V), any floating type; the softmax is taken in float32 at least.
         labels: (...), token ids; `ignore_index` marks what is not a target.
         epsilon: smoothing mass, 0.1 in the paper; in [0, 1).
+        spread: "all" spreads epsilon over all V entries (right token 0.9000027, others 0.0000027 at V = 37,000);
+            "others", as the authors' code, over the V - 1 wrong ones: less than 3e-6 apart.
     """
     if not 0 <= epsilon < 1:
         raise ValueError(f"label smoothing {epsilon} must lie in [0, 1)")
+    if spread not in ("all", "others"):
+        raise ValueError(f"label smoothing is spread over 'all' or 'others', not {spread!r}")
+    if spread == "others":  # the same as spreading a little more over all
+        epsilon *= logits.shape[-1] / (logits.shape[-1] - 1)
     logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()

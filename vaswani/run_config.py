@@ -89,6 +89,7 @@ class TrainingConfig:
     warmup_steps: int = option(4000, "steps of linear warm-up in the learning-rate formula")
     lr_factor: float = option(1.0, "multiplies the learning-rate formula; 1 is the paper")
     label_smoothing: float = option(0.1, "epsilon_ls")
+    smoothing_over: str = option("all", "entries that share epsilon_ls", choices=["all", "others"])
     adam_beta1: float = option(0.9, "beta_1")
     adam_beta2: float = option(0.98, "beta_2")
     adam_eps: float = option(1e-9, "epsilon")
