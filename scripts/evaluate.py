@@ -53,7 +53,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def testset(name: str, pair: str) -> tuple[list[str], list[str]]:
+def testset(name: str, pair: str) -> tuple[list[str], ...]:
     """Source and (first) reference of a test set by name, from sacreBLEU's folder or else its download."""
     if name not in sacrebleu.DATASETS:
         close = difflib.get_close_matches(name, sacrebleu.DATASETS, n=3) or ["wmt14/full"]
@@ -71,8 +71,7 @@ def testset(name: str, pair: str) -> tuple[list[str], list[str]]:
             f"cannot get test set {name}: {error}; connect to a network once (sacreBLEU keeps it), "
             f"or give files with --source and --reference"
         ) from error
-    source, reference = (list(read_lines(Path(path))) for path in paths)
-    return source, reference
+    return tuple(list(read_lines(Path(path))) for path in paths)
 
 
 def generate_options(options: argparse.Namespace) -> dict:
@@ -88,19 +87,20 @@ def generate_options(options: argparse.Namespace) -> dict:
     return chosen
 
 
+def texts(options: argparse.Namespace, config, lang: str) -> tuple[list[str] | None, list[str]]:
+    """Source, where there is one, and reference."""
+    if options.testset:
+        return testset(options.testset, f"{options.source_lang or getattr(config, 'source_lang', None) or 'en'}-{lang}")
+    return list(read_lines(options.source)) if options.source else None, list(read_lines(options.reference))
+
+
 def run(options: argparse.Namespace) -> None:
     model, tokenizer = load(options.model) if options.model else (None, None)
     config = model.config if model else None
     lang = options.lang or getattr(config, "target_lang", None)
     if not lang:
         raise UserError("the target language is not known: add --lang, as --lang de")
-    if options.testset:
-        sources, references = testset(
-            options.testset, f"{options.source_lang or getattr(config, 'source_lang', None) or 'en'}-{lang}"
-        )
-    else:
-        sources = list(read_lines(options.source)) if options.source else None
-        references = list(read_lines(options.reference))
+    sources, references = texts(options, config, lang)
     chosen = generate_options(options)
     with as_user_error():
         if sources is not None:
@@ -109,23 +109,24 @@ def run(options: argparse.Namespace) -> None:
         if options.output:
             write_lines(options.output, hypotheses)
         scores = score_all(hypotheses, references, lang)
-        warnings = suspicions(sources, hypotheses, references) if sources is not None else []
+    warnings = suspicions(sources, hypotheses, references) if sources is not None else []
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"{len(references):,} sentences, target language {lang}")
     for name, score in scores.items():
-        print(f"  {name:<18}{score.score:7.2f}  {score.what}")
+        print(f"  {name:<17}{score.score:7.2f}  {score.what}")
+    print("details and signatures")
     for name, score in scores.items():
-        print(f"  {name:<18}{score.score:7.2f}  {score.details} | {score.signature}")
+        print(f"  {name:<17} {' | '.join(filter(None, (score.details, score.signature)))}")
     comparison = compare(options, sources, hypotheses, references, chosen) if options.baseline else {}
     if options.json:
-        print(json.dumps({
-            "sentences": len(references), "lang": lang,
-            "sacrebleu": scores["sacrebleu"].score, "signature": scores["sacrebleu"].signature,
-            "scores": {name: {"score": score.score, "signature": score.signature} for name, score in scores.items()},
-            "baseline": {name: result._asdict() for name, result in comparison.items()},
-            "warnings": warnings,
-        }))  # fmt: skip
+        record = {"sentences": len(references), "lang": lang, "warnings": warnings}
+        record |= {"sacrebleu": scores["sacrebleu"].score, "signature": scores["sacrebleu"].signature}
+        record["scores"] = {
+            name: {"score": score.score, "signature": score.signature} for name, score in scores.items()
+        }
+        record["baseline"] = {name: result._asdict() for name, result in comparison.items()}
+        print(json.dumps(record))
 
 
 def compare(options: argparse.Namespace, sources, hypotheses, references, chosen: dict) -> dict:
@@ -140,9 +141,7 @@ def compare(options: argparse.Namespace, sources, hypotheses, references, chosen
         results = paired_bootstrap(hypotheses, baseline, references)
     print(f"against {options.baseline}, paired bootstrap; p: how often chance alone makes such a difference")
     for name, (score, other, p, signature) in results.items():
-        print(
-            f"  {name:<18}{score:7.2f}  baseline {other:.2f}, difference {score - other:+.2f}, p = {p:.3f} | {signature}"
-        )
+        print(f"  {name:<17}{score:7.2f} - {other:.2f} = {score - other:+.2f}, p = {p:.3f} | {signature}")
     return results
 
 

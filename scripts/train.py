@@ -278,7 +278,7 @@ def train(config: RunConfig) -> None:
             if last or state["step"] % settings.eval_steps == 0:
                 validate(config, accelerator, model, tokenizer, valid, state, run)
             if last or state["step"] % settings.save_steps == 0:
-                save_checkpoint(run.path, accelerator, model, optimizer, state, settings.keep_checkpoints)
+                save_checkpoint(run.path, accelerator, model, optimizer, tokenizer, state, settings.keep_checkpoints)
             clock += time.perf_counter() - paused  # speed is that of training alone
             if last:
                 break

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
+
+from .modeling_vaswani import VaswaniForSeq2SeqLM
+from .run_config import UserError, as_user_error
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -17,10 +21,10 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((path for path in found if (path / "state.json").exists()), key=lambda path: int(path.name[5:]))
 
 
-def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, state: dict, keep: int) -> Path:
-    """Saves model, optimizer, position in the data and every process's random state as `checkpoints/step_N`.
+def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, tokenizer, state: dict, keep: int) -> Path:
+    """Saves model, tokenizer, optimizer, position in the data and every process's random state as `checkpoints/step_N`.
 
-    The model's files are as `save_pretrained` writes them, so a checkpoint loads through the Auto classes. Written
+    The files are as `save_pretrained` writes them, so a checkpoint is a model for the Auto classes. Written
     beside its place and renamed: whoever sees the folder sees all of it. Keeps the newest `keep`.
     """
     folder = run / "checkpoints" / f"step_{state['step']}"
@@ -28,6 +32,7 @@ def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, state
     if accelerator.is_main_process:
         shutil.rmtree(work, ignore_errors=True)
         accelerator.unwrap_model(model).save_pretrained(work, max_shard_size="100GB")
+        tokenizer.save_pretrained(work)
         moments = optimizer.state_dict()
         tensors = {f"{i}.{name}": value for i, entry in moments["state"].items() for name, value in entry.items()}
         save_file(tensors, work / "optimizer.safetensors")
@@ -70,3 +75,33 @@ def _set_random_state(states: dict[str, torch.Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+@torch.no_grad()
+def average(folders: list[Path]) -> VaswaniForSeq2SeqLM:
+    """Section 6.1: the model whose every weight is the mean of those of some checkpoints, computed in float32.
+
+    Raises:
+        UserError: no or unequal models: the config key that differs is named.
+    """
+    if not folders:
+        raise UserError("there is nothing to average: name checkpoints, or a run folder that has some")
+    total: dict[str, torch.Tensor] = {}
+    config = None
+    for folder in folders:
+        with as_user_error(OSError, SafetensorError):
+            model = VaswaniForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+        settings = {
+            key: value for key, value in model.config.to_dict().items() if key not in ("dtype", "_name_or_path")
+        }
+        if config is not None and settings != config:
+            differing = [key for key in settings.keys() | config.keys() if settings.get(key) != config.get(key)]
+            raise UserError(
+                f"{folder} differs from {folders[0]} in {', '.join(differing)}: average checkpoints of one run"
+            )
+        config = settings
+        for name, weight in model.named_parameters():  # a tied matrix is one parameter
+            total[name] = weight.clone() if name not in total else total[name].add_(weight)
+    for name, weight in model.named_parameters():
+        weight.copy_(total[name] / len(folders))
+    return model

@@ -43,6 +43,13 @@ def save_for_hub(model: VaswaniForSeq2SeqLM, tokenizer: PreTrainedTokenizerBase,
 
 
 # ------------------------------------------------------------------------------------------------------- Marian layout
+EMBEDDINGS = (
+    "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
+)  # fmt: skip
+READS_MODEL_DIMENSIONS = (*EMBEDDINGS, "q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight")
+WRITES_MODEL_DIMENSIONS = ("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias")
+
+
 @torch.no_grad()
 def to_marian(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     """The same Transformer as a `MarianMTModel`, which every transformers loads.
@@ -86,18 +93,13 @@ def to_marian(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
     )
     state = {}
     for name, weight in model.state_dict().items():
-        if "embed_tokens" in name or name in ("model.shared.weight", "lm_head.weight"):
+        if name.endswith(READS_MODEL_DIMENSIONS):
             weight = weight[:, order]
-        elif "layer_norm" in name or name.endswith(("out_proj.bias", "fc2.bias")):
+        elif "layer_norm" in name or name.endswith(WRITES_MODEL_DIMENSIONS):
             weight = weight[order]
-        elif name.endswith(("out_proj.weight", "fc2.weight")):
-            weight = weight[order]
-        elif name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight")):
-            weight = weight[:, order]
         state[name] = weight.clone()
-    for name in list(state):
-        if "embed_tokens" in name or name in ("model.shared.weight", "lm_head.weight"):
-            state[name][config.pad_token_id] = 0
+    for name in EMBEDDINGS:
+        state[name][config.pad_token_id] = 0
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     marian.final_logits_bias[0, config.pad_token_id] = -1e9

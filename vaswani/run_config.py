@@ -19,11 +19,11 @@ class UserError(Exception):
 
 
 @contextmanager
-def as_user_error() -> Iterator[None]:
-    """What our own modules say of bad values becomes a sentence for the user."""
+def as_user_error(*more: type[Exception]) -> Iterator[None]:
+    """What our own modules say of bad values, and `more` kinds of errors, become a sentence for the user."""
     try:
         yield
-    except (ValueError, StrictDataclassError) as error:
+    except (ValueError, StrictDataclassError, *more) as error:
         raise UserError(str(error).strip().splitlines()[-1].strip().removeprefix("ValueError: ")) from None
 
 

@@ -60,21 +60,23 @@ def check_text(
 
 def suspicions(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
     """Sentences of warning where source and reference look swapped or the same; none where all is well."""
-    repeated = sum(bool(s.strip()) and s.strip() == r.strip() for s, r in zip(sources, references, strict=True))
-    if 2 * repeated > len(references):
+    repeated = sum(s.strip() == r.strip() != "" for s, r in zip(sources, references, strict=True))
+    if repeated > len(references) / 2:
         return [
-            f"{repeated:,} of {len(references):,} references repeat their source: give the translations as reference"
+            f"{repeated:,} of {len(references):,} references repeat their source: give its translation as reference"
         ]
-    words, *known = (
-        [word for line in side for word in WORDS.findall(line.lower())] for side in (hypotheses, sources, references)
-    )
+
+    def words(lines: Sequence[str]) -> list[str]:
+        return [word for line in lines for word in WORDS.findall(line.lower())]
+
+    said = words(hypotheses)
     in_source, in_reference = (
-        sum(word in vocabulary for word in words) / max(1, len(words)) for vocabulary in map(set, known)
+        sum(map(set(words(lines)).__contains__, said)) / max(1, len(said)) for lines in (sources, references)
     )
     if in_source > in_reference + 0.1:
         return [
             f"the translations look like the source language ({in_source:.0%} of their words are in the source, "
-            f"{in_reference:.0%} in the reference): are source and reference swapped, or is the model of the other direction?"
+            f"{in_reference:.0%} in the reference): are source and reference swapped, or the model's languages others?"
         ]
     return []
 

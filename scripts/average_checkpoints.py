@@ -1,0 +1,69 @@
+"""Averages checkpoints of a run, as the paper did for its results: the last 5 (base) or 20 (big).
+
+    python scripts/average_checkpoints.py RUN --last 5                        # writes RUN/averaged
+    python scripts/average_checkpoints.py RUN --last 5 --every 3000           # only steps that 3,000 divides
+    python scripts/average_checkpoints.py RUN --steps 12000 15000 --output FOLDER
+
+The result is a model folder with its tokenizer; averaged_from.json says what went in.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from vaswani.checkpoint import average, checkpoints
+from vaswani.run_config import UserError
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a run folder")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, help="how many, counted from the newest")
+    which.add_argument("--steps", type=int, nargs="+", help="which, by step")
+    parser.add_argument("--every", type=int, default=1, help="with --last: only steps that this divides")
+    parser.add_argument("--output", type=Path, help="folder of the result (RUN/averaged)")
+    return parser.parse_args(argv)
+
+
+def choose(options: argparse.Namespace) -> list[Path]:
+    found = {int(folder.name.removeprefix("step_")): folder for folder in checkpoints(options.run)}
+    if not found:
+        raise UserError(f"{options.run} has no checkpoints: give the folder of a run")
+    listed = ", ".join(map(str, found))
+    if options.steps:
+        if missing := [step for step in options.steps if step not in found]:
+            raise UserError(f"{options.run} has no checkpoint of step {missing[0]}; it has {listed}")
+        return [found[step] for step in options.steps]
+    spaced = [folder for step, folder in found.items() if step % max(1, options.every) == 0]
+    if not 0 < options.last <= len(spaced):
+        raise UserError(f"--last {options.last} of {len(spaced)} checkpoints; {options.run} has steps {listed}")
+    return spaced[-options.last :]
+
+
+def run(options: argparse.Namespace) -> None:
+    folders = choose(options)
+    output = options.output or options.run / "averaged"
+    average(folders).save_pretrained(output)
+    AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(output)
+    record = {"run": options.run.name, "checkpoints": [folder.name for folder in folders]}
+    (output / "averaged_from.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+    print(f"average of {', '.join(folder.name for folder in folders)}: {output}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.disable_progress_bar()
+    try:
+        run(parse(argv))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
