@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import sacrebleu
+import yaml
 from transformers.utils import logging
 
 import vaswani  # noqa: F401 - registers the model
@@ -75,16 +76,10 @@ def testset(name: str, pair: str) -> tuple[list[str], ...]:
 
 
 def generate_options(options: argparse.Namespace) -> dict:
-    chosen = {"num_beams": options.num_beams} if options.num_beams else {}
-    for item in options.generate:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"--generate takes NAME=VALUE, as length_penalty=0.6, not {item!r}")
-        try:
-            chosen[name] = json.loads(value)
-        except json.JSONDecodeError:
-            chosen[name] = value
-    return chosen
+    named = dict(item.partition("=")[::2] for item in options.generate)
+    return ({"num_beams": options.num_beams} if options.num_beams else {}) | {
+        name: yaml.safe_load(value) for name, value in named.items()
+    }
 
 
 def texts(options: argparse.Namespace, config, lang: str) -> tuple[list[str] | None, list[str]]:

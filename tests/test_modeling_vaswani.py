@@ -193,8 +193,12 @@ def test_another_padding_token_and_another_start(tiny_model, sentences):
     assert not embedding(torch.tensor([7])).any() and embedding(torch.tensor([0])).any()
     source = sentences(5, 3).masked_fill(sentences(5, 3) == PAD, 7)
     assert model.generate(source, max_new_tokens=3)[:, 0].tolist() == [2, 2]
-    labels = torch.tensor([[5, 6, -100]])
-    assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == [[2, 5, 6]]
+    labels = torch.tensor([[5, 6, -100, 8]])
+    assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == [[2, 5, 6, 7]]
+    with torch.no_grad():  # now 7 has the largest logit, 0 the next
+        model.get_decoder().layers[-1].final_layer_norm.bias[0] = 20.0
+        model.model.shared.weight[7], model.model.shared.weight[0] = torch.eye(16)[0] * 40, torch.eye(16)[0] * 20
+    assert (model.generate(source, max_new_tokens=3)[:, 1:] == 0).all()
 
 
 GENERATION = {
@@ -360,6 +364,18 @@ def test_a_position_sees_the_whole_source_and_the_earlier_target(tiny_model, sen
         other[0, position] = (other[0, position] + 1) % 20 + 2
         difference = (model(other, decoder_input_ids=target).logits - logits).abs().amax(-1)[0]
         assert (difference > 1e-4).all()
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_masked_target_position_is_seen_by_no_other(tiny_model, sentences, implementation):
+    model, source, target = tiny_model(attn_implementation=implementation), sentences(6), shifted(sentences(6, seed=1))
+    mask, changed = torch.tensor([[1, 1, 0, 1, 1, 1]]), target.clone()
+    changed[0, 2] = (changed[0, 2] + 1) % 20 + 2
+    logits, other = (
+        model(source, decoder_input_ids=ids, decoder_attention_mask=mask).logits for ids in (target, changed)
+    )
+    close(other[:, 3:], logits[:, 3:])
+    assert (model(source, decoder_input_ids=target).logits - logits)[:, 3:].abs().amax(-1).min() > 1e-3
 
 
 def empty_cache(kind, config, source):

@@ -106,6 +106,16 @@ def paper_bleu(
 
 
 # ------------------------------------------------------------------------------------------- sacreBLEU, and side by side
+WHAT = {
+    "paper_bleu": "the paper's: Moses tokens, compounds split, multi-bleu.perl, cased",
+    "paper_bleu_ascii": "the same, typographic quotes made ASCII first: the authors' script since 2018",
+    "sacrebleu": "sacreBLEU on plain text, cased: to compare with other work since 2018",
+    "sacrebleu_intl": "sacreBLEU that splits off Unicode punctuation too: nearer to the paper's tokens",
+    "chrf2": "character n-grams, recall counted double: no tokens, lenient with endings and compounds",
+    "length_ratio": "tokens of the translations per token of the reference: below 1, BLEU subtracts for brevity",
+}
+
+
 class Score(NamedTuple):
     score: float  # 0 to 100; the length ratio is 1 for equal lengths
     signature: str  # what exactly was computed: a BLEU without one cannot be compared
@@ -135,30 +145,20 @@ def score_all(hypotheses: Sequence[str], references: Sequence[str], lang: str) -
     Raises:
         ValueError: as `paper_bleu`.
     """
-    scores = {}
-    paper = paper_bleu(hypotheses, references, lang=lang)
-    ascii_paper = paper_bleu(hypotheses, references, lang=lang, replace_unicode_punctuation=True)
-    for name, bleu, what in (
-        ("paper_bleu", paper, "the paper's: Moses tokens, compounds split, multi-bleu.perl, cased"),
-        (
-            "paper_bleu_ascii",
-            ascii_paper,
-            "the same, typographic quotes made ASCII first: the authors' script since 2018",
-        ),
-    ):
-        scores[name] = Score(bleu.score, bleu.signature, str(bleu).split(", ", 1)[1], what)
-    for name, tokens, what in (
-        ("sacrebleu", "13a", "sacreBLEU on plain text, cased: to compare with other work since 2018"),
-        ("sacrebleu_intl", "intl", "sacreBLEU that splits off Unicode punctuation too: nearer to the paper's tokens"),
-    ):
-        scores[name] = sacrebleu(hypotheses, references, tokens)._replace(what=what)
+    paper, in_ascii = (
+        paper_bleu(hypotheses, references, lang=lang, replace_unicode_punctuation=replace) for replace in (False, True)
+    )
     chrf = CHRF()
-    result = chrf.corpus_score(list(hypotheses), [list(references)])
-    what = "character n-grams, recall counted double: no tokens, lenient with endings and compounds"
-    scores["chrf2"] = Score(result.score, chrf.get_signature().format(), "", what)
-    what = "tokens of the translations per token of the reference: below 1, BLEU subtracts for brevity"
-    scores["length_ratio"] = Score(paper.ratio, paper.signature, f"{paper.hyp_len} / {paper.ref_len}", what)
-    return scores
+    chrf_score = chrf.corpus_score(list(hypotheses), [list(references)]).score
+    scores = [
+        Score(paper.score, paper.signature, str(paper).split(", ", 1)[1]),
+        Score(in_ascii.score, in_ascii.signature, str(in_ascii).split(", ", 1)[1]),
+        sacrebleu(hypotheses, references),
+        sacrebleu(hypotheses, references, "intl"),
+        Score(chrf_score, chrf.get_signature().format(), ""),
+        Score(paper.ratio, paper.signature, f"{paper.hyp_len} / {paper.ref_len}"),
+    ]
+    return {name: score._replace(what=WHAT[name]) for name, score in zip(WHAT, scores, strict=True)}
 
 
 class Comparison(NamedTuple):
@@ -181,10 +181,12 @@ def paired_bootstrap(
     systems = [("baseline", list(baseline)), ("system", list(hypotheses))]
     metrics = {"BLEU": BLEU(), "chrF2": CHRF()}
     signatures, scores = PairedTest(systems, metrics, [list(references)], test_type="bs", n_samples=samples)()
-    return {
-        name: Comparison(scores[name][1].score, scores[name][0].score, float(scores[name][1].p_value), str(signature))
-        for name, signature in signatures.items()
-    }
+    comparisons = {}
+    for name, signature in signatures.items():
+        other, own = scores[name]
+        p_value = float(own.p_value) if own.score != other.score else 1.0  # PairedTest calls no difference significant
+        comparisons[name] = Comparison(own.score, other.score, p_value, str(signature))
+    return comparisons
 
 
 # ---------------------------------------------------------------------------------------- as a metric of Hugging Face's
@@ -196,7 +198,9 @@ def __getattr__(name: str):
 
 @functools.cache
 def _metric() -> type:
-    datasets, evaluate = importlib.import_module("datasets"), _evaluate_library()
+    import datasets
+
+    evaluate = _evaluate_library()
 
     class VaswaniBleu(evaluate.Metric):
         """`paper_bleu` as an `evaluate.Metric`, without a network: VaswaniBleu("de").compute(predictions=, references=).
