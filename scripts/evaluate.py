@@ -45,12 +45,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="where to write the translations")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     options = parser.parse_args(argv)
-    if (options.model is None) == (options.hypothesis is None):
+    if bool(options.model) == bool(options.hypothesis):
         parser.error("give a MODEL that translates, or --hypothesis with its translations")
-    if (options.testset is None) == (options.reference is None):
-        parser.error("give --testset, or --reference (with --source for a model)")
-    if options.source is None and options.testset is None and options.model is not None:
-        parser.error("a model needs --source, the text to translate")
+    if options.testset and (options.source or options.reference):
+        parser.error("give --testset or files, not both")
+    if not options.testset and not (options.reference and (options.source or options.hypothesis)):
+        parser.error("give --testset, or --reference with the --source that the model translates")
+    if options.output and not options.output.absolute().parent.is_dir():
+        parser.error(f"there is no folder {options.output.parent} for --output: make it first")
     return options
 
 
@@ -66,20 +68,13 @@ def testset(name: str, pair: str) -> tuple[list[str], ...]:
         )
     socket.setdefaulttimeout(30)
     try:
-        paths = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)[:1]]
+        paths = dataset.get_source_file(pair), dataset.get_reference_files(pair)[0]
     except (Exception, SystemExit) as error:  # a download has many ways to fail, and the user needs the reason
         raise UserError(
             f"cannot get test set {name}: {error}; connect to a network once (sacreBLEU keeps it), "
             f"or give files with --source and --reference"
         ) from error
     return tuple(list(read_lines(Path(path))) for path in paths)
-
-
-def generate_options(options: argparse.Namespace) -> dict:
-    named = dict(item.partition("=")[::2] for item in options.generate)
-    return ({"num_beams": options.num_beams} if options.num_beams else {}) | {
-        name: yaml.safe_load(value) for name, value in named.items()
-    }
 
 
 def texts(options: argparse.Namespace, config, lang: str) -> tuple[list[str] | None, list[str]]:
@@ -96,7 +91,8 @@ def run(options: argparse.Namespace) -> None:
     if not lang:
         raise UserError("the target language is not known: add --lang, as --lang de")
     sources, references = texts(options, config, lang)
-    chosen = generate_options(options)
+    chosen = {"num_beams": options.num_beams} if options.num_beams else {}
+    chosen |= {name: yaml.safe_load(value) for name, _, value in (item.partition("=") for item in options.generate)}
     with as_user_error():
         if sources is not None:
             check_lines(sources, references, lang, "source lines")
@@ -117,9 +113,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         record = {"sentences": len(references), "lang": lang, "warnings": warnings}
         record |= {"sacrebleu": scores["sacrebleu"].score, "signature": scores["sacrebleu"].signature}
-        record["scores"] = {
-            name: {"score": score.score, "signature": score.signature} for name, score in scores.items()
-        }
+        record["scores"] = {name: score._asdict() for name, score in scores.items()}
         record["baseline"] = {name: result._asdict() for name, result in comparison.items()}
         print(json.dumps(record))
 

@@ -109,8 +109,9 @@ def test_layers_of_the_house():
             assert others - standard <= {"torch", "transformers", "tokenizers", "huggingface_hub"}, name
             assert all(module.endswith("_vaswani") for module in ours), name
         assert "accelerate" not in others or name == "checkpoint", name
-    for name in ("loss", "optim", "scoring"):
+    for name in ("loss", "optim", "paper", "moses", "score_checks"):
         assert not graph[name][0], name
+    assert graph["scoring"][0] <= {"moses", "score_checks"}
 
 
 def test_scripts_do_not_import_each_other():

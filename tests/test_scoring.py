@@ -237,6 +237,13 @@ def test_guard_rails(hypotheses, references, options, message):
         paper_bleu(hypotheses, references, **{"lang": "de", **options})
 
 
+def test_a_stray_mark_in_a_hundred_lines_is_no_alarm():
+    plain, stray = ["Ja, er sagt es."], ["R&amp;D, er sagt es."]
+    check_text(99 * plain + stray, 100 * plain)
+    with pytest.raises(ValueError, match="&amp; in line 99"):
+        check_text(98 * plain + 2 * stray, 100 * plain)
+
+
 def test_training_scores_whatever_comes_out():
     for hypotheses in (TOKENS, SPACED, ["@@ "] * 3):
         assert 0 <= sacrebleu(hypotheses, GOOD).score <= 100.1

@@ -290,6 +290,26 @@ def test_embeddings_instead_of_tokens(translator, sentences):
     assert torch.equal(generated, model.generate(source, max_new_tokens=9))
 
 
+def test_the_cache_under_its_former_name(tiny_model, sentences):
+    model, source = tiny_model(), sentences(6, 4)
+    target, encoded = sentences(4, 4, seed=1), model.get_encoder()(source, source.ne(PAD))
+    expected = model(source, decoder_input_ids=target).logits[:, 2:]
+    for forward in (model, model.model, lambda **inputs: model.get_decoder()(**inputs)):
+        cache = model(encoder_outputs=encoded, attention_mask=source.ne(PAD), decoder_input_ids=target[:, :2]).cache
+        if forward in (model, model.model):
+            inputs = {"encoder_outputs": encoded, "attention_mask": source.ne(PAD), "decoder_input_ids": target[:, 2:]}
+        else:
+            memory = encoded.last_hidden_state
+            inputs = {
+                "input_ids": target[:, 2:],
+                "encoder_hidden_states": memory,
+                "encoder_attention_mask": source.ne(PAD),
+            }
+        with pytest.warns(FutureWarning, match="past_key_values"):
+            outputs = forward(past_key_values=cache, **inputs)
+        close(outputs.logits if forward is model else model.lm_head(outputs.last_hidden_state), expected)
+
+
 def test_logits_to_keep(tiny_model, sentences):
     model, source = tiny_model(), sentences(6, 6)
     expected = model(source, decoder_input_ids=source).logits
