@@ -4,6 +4,7 @@
     python scripts/evaluate.py MODEL --testset wmt14/full                      # by name, through sacreBLEU's download
     python scripts/evaluate.py MODEL --testset wmt14/full --baseline OTHER     # is the difference more than chance?
     python scripts/evaluate.py --hypothesis FILE --reference FILE --lang de    # translations made before
+    python scripts/evaluate.py RUN --all --source FILE --reference FILE        # the curve over all checkpoints of a run
 
 MODEL is a run folder or a model on the Hub. A BLEU without its signature cannot be compared: all are printed with theirs.
 """
@@ -20,7 +21,9 @@ import yaml
 from transformers.utils import logging
 
 import vaswani  # noqa: F401 - registers the model
+from vaswani.checkpoint import checkpoints
 from vaswani.corpora import read_lines, write_lines
+from vaswani.plots import bleu_curve
 from vaswani.run_config import UserError, as_user_error
 from vaswani.score_checks import check_lines, suspicions
 from vaswani.scoring import paired_bootstrap, score_all
@@ -42,6 +45,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--generate", nargs="+", default=[], metavar="NAME=VALUE",
         help="more options of generate(), as length_penalty=0.6 length_penalty_type=gnmt",
     )  # fmt: skip
+    parser.add_argument(
+        "--all", action="store_true", help="every checkpoint of the run MODEL; writes bleu_curve.json and .png into it"
+    )
     parser.add_argument("--output", type=Path, help="where to write the translations")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     options = parser.parse_args(argv)
@@ -84,15 +90,51 @@ def texts(options: argparse.Namespace, config, lang: str) -> tuple[list[str] | N
     return list(read_lines(options.source)) if options.source else None, list(read_lines(options.reference))
 
 
+def curve(options: argparse.Namespace) -> None:
+    """BLEU of every checkpoint of a run: a table, bleu_curve.json and bleu_curve.png."""
+    folders = checkpoints(Path(options.model)) if options.model else []
+    if not folders:
+        raise UserError(f"{options.model} has no checkpoints: --all needs the folder of a run")
+    points = []
+    for folder in folders:
+        model, tokenizer = load(str(folder))
+        lang = options.lang or model.config.target_lang
+        sources, references = texts(options, model.config, lang)
+        with as_user_error():
+            check_lines(sources, references, lang, "source lines")
+            scores = score_all(translate(model, tokenizer, sources, **generate_options(options)), references, lang)
+        points.append({"step": int(folder.name.removeprefix("step_"))})
+        points[-1] |= {name: round(scores[name].score, 2) for name in ("paper_bleu", "sacrebleu", "chrf2")}
+        print(" | ".join(f"{name} {value:,}" for name, value in points[-1].items()), flush=True)
+    best = max(points, key=lambda point: point["sacrebleu"])
+    print(f"best: step {best['step']:,}, sacrebleu {best['sacrebleu']} | {scores['sacrebleu'].signature}")
+    path = Path(options.model) / "bleu_curve.json"
+    signatures = {name: scores[name].signature for name in ("paper_bleu", "sacrebleu", "chrf2")}
+    path.write_text(json.dumps({"signatures": signatures, "points": points}, indent=2), encoding="utf-8")
+    only_bleu = [{name: value for name, value in point.items() if name != "chrf2"} for point in points]
+    bleu_curve(only_bleu, path.with_suffix(".png"), title=Path(options.model).name)
+    print(f"curve: {path}, {path.with_suffix('.png')}")
+    if options.json:
+        print(json.dumps({"points": points, "signatures": signatures}))
+
+
+def generate_options(options: argparse.Namespace) -> dict:
+    chosen = {"num_beams": options.num_beams} if options.num_beams else {}
+    return chosen | {
+        name: yaml.safe_load(value) for name, _, value in (item.partition("=") for item in options.generate)
+    }
+
+
 def run(options: argparse.Namespace) -> None:
+    if options.all:
+        return curve(options)
     model, tokenizer = load(options.model) if options.model else (None, None)
     config = model.config if model else None
     lang = options.lang or getattr(config, "target_lang", None)
     if not lang:
         raise UserError("the target language is not known: add --lang, as --lang de")
     sources, references = texts(options, config, lang)
-    chosen = {"num_beams": options.num_beams} if options.num_beams else {}
-    chosen |= {name: yaml.safe_load(value) for name, _, value in (item.partition("=") for item in options.generate)}
+    chosen = generate_options(options)
     with as_user_error():
         if sources is not None:
             check_lines(sources, references, lang, "source lines")

@@ -326,6 +326,7 @@ def test_outputs_as_tuples(tiny_model, sentences):
 
 
 # -------------------------------------------------------------------------------------------------- training, precision
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")  # Trainer's option has this name
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_gradient_checkpointing_gives_the_same_gradients(tiny_model, sentences, reentrant):
     model, source, labels = tiny_model(dropout=0.3).train(), sentences(6, 4), sentences(5, 5, seed=1)
@@ -522,6 +523,7 @@ def test_trainer_trains_and_evaluates(trainer):
     assert predictions.metrics["test_loss"] < losses[0] and predictions.predictions.shape[0] == 8
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
 def test_lora(translator, sentences):
     peft = pytest.importorskip("peft")
     model, source, labels = translator(), sentences(*LENGTHS), sentences(*LENGTHS, seed=1)
