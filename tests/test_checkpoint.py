@@ -95,7 +95,7 @@ def test_average_is_the_mean_of_each_weight(run):
 
 def test_unequal_models_are_refused(run, tmp_path):
     new_model(d_ff=16).save_pretrained(tmp_path / "other")
-    with pytest.raises(UserError, match="differs from .* in d_ff: average checkpoints of one run"):
+    with pytest.raises(UserError, match=r"differs from .* in d_ff: average checkpoints of one run"):
         average([checkpoints(run)[0], tmp_path / "other"])
     with pytest.raises(UserError, match="nothing to average"):
         average([])

@@ -62,7 +62,7 @@ def test_the_other_direction(folder):
 
 def test_only_line_feeds_end_lines(folder):
     write(folder / "train.en", "\ufeffone\u2028still one\r\ntwo\x0b two\x85\r\nthree\x1c".encode())
-    write(folder / "train.de", "eins\r\nzwei\r\ndrei\n".encode())
+    write(folder / "train.de", b"eins\r\nzwei\r\ndrei\n")
     assert pairs(config(folder)) == [("one\u2028still one", "eins"), ("two\x0b two\x85", "zwei"), ("three\x1c", "drei")]
 
 

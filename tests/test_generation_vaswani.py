@@ -224,7 +224,52 @@ def test_settings_survive_saving_and_loading(tmp_path):
     assert (config.num_beams, config.length_penalty) == (4, 0.6)
 
 
+def test_without_a_generation_config_file_the_search_is_still_the_papers(tmp_path):
+    model, source = toy_model(), sentences(30)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    options = {"num_beams": 4, "length_penalty": 0.6}
+    assert_same(generate(loaded, source, 16, **options), generate(model, source, 16, **options))
+
+
+def test_learned_positions_end_where_their_table_does():
+    config = VaswaniConfig(
+        vocab_size=V,
+        d_model=16,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        position_encoding="learned",
+        max_position_embeddings=20,
+    )
+    torch.manual_seed(0)
+    model, source = VaswaniForSeq2SeqLM(config).eval(), torch.tensor([[3, 4, EOS]])
+    for options in ({}, {"num_beams": 3}, {"cache_implementation": "static"}):
+        assert model.generate(source, min_length=20, **options).shape[1] == 20
+
+
+def test_a_model_without_an_end_token_runs_to_its_limit():
+    config = VaswaniConfig(vocab_size=V, d_model=16, d_ff=32, num_layers=1, num_heads=2, eos_token_id=None)
+    model = VaswaniForSeq2SeqLM(config).eval()
+    for options in ({}, {"num_beams": 3}):
+        assert model.generate(torch.tensor([[3, 4, 5]]), **options).shape[1] == 1 + 3 + 50
+
+
+def test_criteria_of_the_caller_are_kept():
+    model, source = toy_model(6, 0.1), torch.tensor([[3, 4, 5, EOS]])
+
+    def four_tokens(ids, scores, **kwargs):
+        return torch.full((len(ids),), ids.shape[1] >= 5)
+
+    for options in ({}, {"num_beams": 2}):
+        assert model.generate(source, min_new_tokens=20, stopping_criteria=[four_tokens], **options).shape[1] == 5
+        assert model.generate(source, None, None, [four_tokens], min_new_tokens=20, **options).shape[1] == 5
+
+
 def test_bad_choices():
+    with pytest.raises(TypeError, match="as a tensor"):
+        toy_model().generate([[3, 1]])
     model, source = toy_model(), torch.tensor([[3, EOS]])
     with pytest.raises(ValueError, match="length_penalty_type='wu': choose 'gnmt' or 'length'"):
         model.generate(source, num_beams=2, length_penalty_type="wu")

@@ -130,7 +130,7 @@ def test_export_script(model, tokenizer, tmp_path, capsys):
     assert main([str(tmp_path / "run"), str(tmp_path / "m"), "--to", "marian"]) == 0
     assert type(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "m")) is MarianMTModel
     assert main([str(tmp_path / "run"), str(tmp_path / "h"), "--to", "hub"]) == 0
-    assert (tmp_path / "h" / "modeling_vaswani.py").exists()
+    assert (tmp_path / "h" / "embedding_vaswani.py").exists()
     capsys.readouterr()
     assert main([str(tmp_path / "run"), str(tmp_path / "h"), "--to", "hub"]) == 2
     assert "exists already" in capsys.readouterr().err

@@ -7,7 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.modeling_vaswani import VaswaniAttention, VaswaniEncoderLayer, eager_attention_forward, sinusoids
+from vaswani.embedding_vaswani import sinusoids
+from vaswani.modeling_vaswani import VaswaniAttention, VaswaniEncoderLayer, eager_attention_forward
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_scores_are_log_probabilities(pipe, model, beams):
     for source, result in zip(sources, results, strict=True):
         batch = pipe.tokenizer(source, return_tensors="pt")
         ids = model.generate(**batch, num_beams=beams, length_penalty=0.6, max_new_tokens=8)[0]
-        target = ids[1 : 1 + (ids.tolist()[1:] + [1]).index(1) + 1]
+        target = ids[1 : 1 + [*ids.tolist()[1:], 1].index(1) + 1]
         with torch.no_grad():
             logits = model(**batch, decoder_input_ids=ids[None, : len(target)]).logits[0]
         if beams == 1:  # transformers normalises over what may be generated there

@@ -13,8 +13,8 @@ from accelerate.state import AcceleratorState
 from load_script import ROOT, load_script
 from safetensors.torch import load_file
 
-ENGLISH = "one two three four five six seven eight nine ten".split()
-GERMAN = "eins zwei drei vier fünf sechs sieben acht neun zehn".split()
+ENGLISH = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
 
 
 @pytest.fixture(scope="module")

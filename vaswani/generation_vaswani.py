@@ -70,9 +70,20 @@ class VaswaniGenerationMixin(GenerationMixin):
             max_length_offset_scope="sentence",
         )
 
-    def generate(self, inputs=None, generation_config=None, *args, attention_mask=None, **kwargs):
+    def generate(
+        self,
+        inputs=None,
+        generation_config=None,
+        logits_processor=None,
+        stopping_criteria=None,
+        *args,
+        attention_mask=None,
+        **kwargs,
+    ):
         """transformers' `generate()`; without an `attention_mask` padding in the source is hidden, as in `forward`."""
         source = next((x for x in (inputs, kwargs.get("input_ids")) if x is not None), None)  # (B, S)
+        if source is not None and not isinstance(source, torch.Tensor):
+            raise TypeError(f"generate() takes token ids as a tensor (B, S), not a {type(source).__name__}")
         if source is not None and attention_mask is None:
             attention_mask = source.ne(self.config.pad_token_id).long()
         if source is None:
@@ -84,38 +95,42 @@ class VaswaniGenerationMixin(GenerationMixin):
         if limits is not None:
             prompt = kwargs.get("decoder_input_ids")
             limit = SourceLengthLimit(limits, 1 if prompt is None else prompt.shape[1])
-            kwargs["stopping_criteria"] = StoppingCriteriaList([limit, *(kwargs.get("stopping_criteria") or [])])
-        return super().generate(inputs, generation_config, *args, **kwargs)
+            stopping_criteria = StoppingCriteriaList([limit, *(stopping_criteria or [])])
+        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
     def _limits(self, source, attention_mask, generation_config, kwargs) -> torch.LongTensor | None:
         """Tokens that each sentence may have (B,); None where the caller or the config set a length."""
 
-        def option(name):
+        def option(name, default=None):
             for settings in (kwargs, vars(generation_config or GenerationConfig()), vars(self.generation_config)):
                 if settings.get(name) is not None:
                     return settings[name]
+            return default
 
-        if option("max_length") or option("max_new_tokens") or option("max_length_offset") is None:
+        if option("max_length") or option("max_new_tokens"):
             return None
-        if (scope := option("max_length_offset_scope") or "sentence") not in ("sentence", "batch"):
+        if (scope := option("max_length_offset_scope", "sentence")) not in ("sentence", "batch"):
             raise ValueError(f"max_length_offset_scope={scope!r}: choose 'sentence' or 'batch'")
         lengths = torch.full((len(source),), source.shape[1], device=source.device)
         if attention_mask is not None and scope == "sentence":
             lengths = attention_mask.sum(-1)
-        return lengths + option("max_length_offset")
+        return lengths + option("max_length_offset", EXTRA_LENGTH)
 
     def _prepare_generated_length(self, generation_config, has_default_max_length, *args, **kwargs):
-        """The length limit counts from the source, unless the caller set `max_length` or `max_new_tokens`."""
-        if has_default_max_length and _counts_from_source(generation_config):
-            limit = kwargs["inputs_tensor"].shape[1] + generation_config.max_length_offset
+        """The length limit counts from the source, unless the caller set `max_length` or `max_new_tokens`; learned
+        positions end where their table does."""
+        if has_default_max_length and generation_config.max_new_tokens is None:
+            offset = getattr(generation_config, "max_length_offset", None)
+            limit = kwargs["inputs_tensor"].shape[1] + (EXTRA_LENGTH if offset is None else offset)
             generation_config.max_length = kwargs["input_ids_length"] + limit
+            if self.config.position_encoding == "learned":
+                generation_config.max_length = min(generation_config.max_length, self.config.max_position_embeddings)
             has_default_max_length = False
         return super()._prepare_generated_length(generation_config, has_default_max_length, *args, **kwargs)
 
     def _validate_generated_length(self, generation_config, input_ids_length, has_default_max_length):
-        """transformers warns of its own default length; ours comes from the paper."""
-        has_default_max_length = has_default_max_length and not _counts_from_source(generation_config)
-        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
+        """transformers warns of its own default length, which is not used here."""
+        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length=False)
 
     def _get_logits_processor(self, *args, **kwargs):
         processors = super()._get_logits_processor(*args, **kwargs)
@@ -124,7 +139,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     # ------------------------------------------------------------------------------------------------- beam search
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        kind = getattr(generation_config, "length_penalty_type", None) or "length"
+        kind = getattr(generation_config, "length_penalty_type", None) or "gnmt"
         if kind not in ("gnmt", "length"):
             raise ValueError(f"length_penalty_type={kind!r}: choose 'gnmt' or 'length'")
         if kind == "gnmt":
@@ -136,7 +151,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             penalty.limits = (
                 (own or [torch.full((batch_size,), whole)])[0][:, None].to(input_ids.device).clamp_max(whole)
             )
-            penalty.eos_token_ids = generation_config._eos_token_tensor
+            eos = generation_config._eos_token_tensor
+            penalty.eos_token_ids = torch.tensor([-1], device=input_ids.device) if eos is None else eos
             penalty.n_best = generation_config.num_return_sequences > 1
             generation_config.length_penalty = penalty
         return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
@@ -155,7 +171,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         state["top_num_beam_mask"] = torch.ones_like(state["top_num_beam_mask"])
         sequences, scores, beam_indices, finished = super()._update_finished_beams(**state)
         # A place in the n-best list that nothing has filled is empty, and not a copy of what still grows.
-        sequences[:, :, state["decoder_prompt_len"] :].masked_fill_(~finished[..., None], penalty.eos_token_ids[0])
+        sequences[:, :, state["decoder_prompt_len"] :].masked_fill_(
+            ~finished[..., None], penalty.eos_token_ids[0].clamp_min(0)
+        )
         return (
             sequences,
             scores.masked_fill(~finished, -1e9),
@@ -176,11 +194,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         horizon = penalty.limits if penalty > 0 else length + 1
         possible = state["running_beam_scores"][:, :1] / penalty.at(horizon)
         return state["is_early_stop_heuristic_unsatisfied"] & (possible >= to_beat) & (length < penalty.limits)
-
-
-def _counts_from_source(generation_config: GenerationConfig) -> bool:
-    offset = getattr(generation_config, "max_length_offset", None)
-    return offset is not None and generation_config.max_new_tokens is None
 
 
 __all__ = ["VaswaniGenerationMixin"]

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrain
 
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 
-CODE = ("configuration_vaswani.py", "generation_vaswani.py", "modeling_vaswani.py", "pipeline_vaswani.py")
+CODE = tuple(f"{part}_vaswani.py" for part in ("configuration", "embedding", "generation", "modeling", "pipeline"))
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
