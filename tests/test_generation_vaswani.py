@@ -224,13 +224,15 @@ def test_settings_survive_saving_and_loading(tmp_path):
     assert (config.num_beams, config.length_penalty) == (4, 0.6)
 
 
-def test_without_a_generation_config_file_the_search_is_still_the_papers(tmp_path):
-    model, source = toy_model(), sentences(30)
-    model.save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    options = {"num_beams": 4, "length_penalty": 0.6}
-    assert_same(generate(loaded, source, 16, **options), generate(model, source, 16, **options))
+def test_a_plain_generation_config_is_transformers_own_search_and_ours_can_be_asked_for():
+    model, source = toy_model(), sentences(60)
+    options = {"num_beams": 4, "length_penalty": 0.6, "max_new_tokens": 12}
+    ours, theirs = (generate(model, source, 16, **options, length_penalty_type=kind) for kind in ("gnmt", "length"))
+    model.generation_config = GenerationConfig(pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=PAD)
+    assert_same(generate(model, source, 16, **options), theirs)
+    assert_same(generate(model, source, 16, **options, length_penalty_type="gnmt"), ours)
+    assert ours != theirs
+    assert model.generate(torch.tensor([[3, EOS]]), max_length_offset=2, min_length=5).shape[1] == 5
 
 
 def test_learned_positions_end_where_their_table_does():

@@ -42,12 +42,14 @@ class TokenBatches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.source_lengths = np.asarray(source_lengths, dtype=np.int32)
-        self.target_lengths = np.asarray(target_lengths, dtype=np.int32)
-        if not len(self.target_lengths):
+        if not len(target_lengths):
             raise ValueError("there are no training pairs to batch")
         self.max_tokens, self.seed, self.rank, self.world_size = max_tokens, seed, rank, world_size
-        longest = int(max(self.source_lengths.max(), self.target_lengths.max()))
+        longest = int(max(np.max(source_lengths), np.max(target_lengths)))
+        if longest > np.iinfo(np.int16).max:
+            raise ValueError(f"a training pair has {longest} tokens: lower max_length below 32,768")
+        self.source_lengths = np.asarray(source_lengths, dtype=np.int16)
+        self.target_lengths = np.asarray(target_lengths, dtype=np.int16)
         if max_tokens is not None and longest > max_tokens:
             raise ValueError(
                 f"a training pair has {longest} tokens, over max_tokens={max_tokens}: raise it, or lower max_length"
@@ -59,11 +61,13 @@ class TokenBatches:
         rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(len(self.target_lengths))  # ties between equal lengths fall anew each epoch
         # Strips of similar target length, each sorted by source length, up and down in turn so that neighbours match.
+        # Stable sorts, the least significant key first: on 16-bit keys numpy sorts by radix, in linear time.
         strips = max(1, round(1.4 * self.batches_per_epoch**0.5))  # measured: pads both sides alike
         order = order[np.argsort(self.target_lengths[order], kind="stable")]
-        strip = self._cut(order, strips)
+        strip = self._cut(order, strips).astype(np.int16)
         source = self.source_lengths[order]
-        order = order[np.lexsort((np.where(strip % 2 == 0, source, -source), strip))]
+        inner = np.argsort(np.where(strip % 2 == 0, source, -source), kind="stable")
+        order = order[inner[np.argsort(strip[inner], kind="stable")]]
         batch = self._cut(order, self.batches_per_epoch)
         starts = np.searchsorted(batch, np.arange(self.batches_per_epoch + 1))
         shuffled = rng.permutation(self.batches_per_epoch)

@@ -11,6 +11,8 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, Sto
 
 EXTRA_LENGTH = 50  # "we set the maximum output length during inference to input length + 50"
 
+OUR_SETTINGS = {"length_penalty_type", "max_length_offset", "max_length_offset_scope"}
+
 
 class SuppressPad(LogitsProcessor):
     """Padding is never generated: its row of the softmax is trained by label smoothing only and stands for no text."""
@@ -81,6 +83,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         **kwargs,
     ):
         """transformers' `generate()`; without an `attention_mask` padding in the source is hidden, as in `forward`."""
+        unknown = {name for name in OUR_SETTINGS & kwargs.keys() if not hasattr(self.generation_config, name)}
+        if ours := {name: kwargs.pop(name) for name in unknown}:  # transformers knows custom settings by a config only
+            generation_config = copy.deepcopy(generation_config or self.generation_config)
+            generation_config.update(**ours, allow_custom_entries=True)
         source = next((x for x in (inputs, kwargs.get("input_ids")) if x is not None), None)  # (B, S)
         if source is not None and not isinstance(source, torch.Tensor):
             raise TypeError(f"generate() takes token ids as a tensor (B, S), not a {type(source).__name__}")
@@ -107,21 +113,20 @@ class VaswaniGenerationMixin(GenerationMixin):
                     return settings[name]
             return default
 
-        if option("max_length") or option("max_new_tokens"):
+        if option("max_length") or option("max_new_tokens") or option("max_length_offset") is None:
             return None
         if (scope := option("max_length_offset_scope", "sentence")) not in ("sentence", "batch"):
             raise ValueError(f"max_length_offset_scope={scope!r}: choose 'sentence' or 'batch'")
         lengths = torch.full((len(source),), source.shape[1], device=source.device)
         if attention_mask is not None and scope == "sentence":
             lengths = attention_mask.sum(-1)
-        return lengths + option("max_length_offset", EXTRA_LENGTH)
+        return lengths + option("max_length_offset")
 
     def _prepare_generated_length(self, generation_config, has_default_max_length, *args, **kwargs):
         """The length limit counts from the source, unless the caller set `max_length` or `max_new_tokens`; learned
         positions end where their table does."""
-        if has_default_max_length and generation_config.max_new_tokens is None:
-            offset = getattr(generation_config, "max_length_offset", None)
-            limit = kwargs["inputs_tensor"].shape[1] + (EXTRA_LENGTH if offset is None else offset)
+        if has_default_max_length and _counts_from_source(generation_config):
+            limit = kwargs["inputs_tensor"].shape[1] + generation_config.max_length_offset
             generation_config.max_length = kwargs["input_ids_length"] + limit
             if self.config.position_encoding == "learned":
                 generation_config.max_length = min(generation_config.max_length, self.config.max_position_embeddings)
@@ -129,8 +134,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         return super()._prepare_generated_length(generation_config, has_default_max_length, *args, **kwargs)
 
     def _validate_generated_length(self, generation_config, input_ids_length, has_default_max_length):
-        """transformers warns of its own default length, which is not used here."""
-        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length=False)
+        """transformers warns of its own default length; ours comes from the paper."""
+        has_default_max_length = has_default_max_length and not _counts_from_source(generation_config)
+        super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
 
     def _get_logits_processor(self, *args, **kwargs):
         processors = super()._get_logits_processor(*args, **kwargs)
@@ -139,7 +145,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     # ------------------------------------------------------------------------------------------------- beam search
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        kind = getattr(generation_config, "length_penalty_type", None) or "gnmt"
+        kind = getattr(generation_config, "length_penalty_type", None) or "length"
         if kind not in ("gnmt", "length"):
             raise ValueError(f"length_penalty_type={kind!r}: choose 'gnmt' or 'length'")
         if kind == "gnmt":
@@ -194,6 +200,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         horizon = penalty.limits if penalty > 0 else length + 1
         possible = state["running_beam_scores"][:, :1] / penalty.at(horizon)
         return state["is_early_stop_heuristic_unsatisfied"] & (possible >= to_beat) & (length < penalty.limits)
+
+
+def _counts_from_source(generation_config: GenerationConfig) -> bool:
+    offset = getattr(generation_config, "max_length_offset", None)
+    return offset is not None and generation_config.max_new_tokens is None
 
 
 __all__ = ["VaswaniGenerationMixin"]
