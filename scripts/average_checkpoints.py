@@ -38,7 +38,7 @@ def choose(options: argparse.Namespace) -> list[Path]:
     if options.steps:
         if missing := [step for step in options.steps if step not in found]:
             raise UserError(f"{options.run} has no checkpoint of step {missing[0]}; it has {listed}")
-        return [found[step] for step in options.steps]
+        return [found[step] for step in sorted(set(options.steps))]
     spaced = [folder for step, folder in found.items() if step % max(1, options.every) == 0]
     if not 0 < options.last <= len(spaced):
         raise UserError(f"--last {options.last} of {len(spaced)} checkpoints; {options.run} has steps {listed}")
@@ -48,8 +48,11 @@ def choose(options: argparse.Namespace) -> list[Path]:
 def run(options: argparse.Namespace) -> None:
     folders = choose(options)
     output = options.output or options.run / "averaged"
+    if (output / "config.yaml").exists():
+        raise UserError(f"{output} is a run folder: choose another --output")
+    tokenizer = AutoTokenizer.from_pretrained(folders[-1])
     average(folders).save_pretrained(output)
-    AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(output)
+    tokenizer.save_pretrained(output)
     record = {"run": options.run.name, "checkpoints": [folder.name for folder in folders]}
     (output / "averaged_from.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
     print(f"average of {', '.join(folder.name for folder in folders)}: {output}")

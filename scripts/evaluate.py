@@ -57,6 +57,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.error("give --testset or files, not both")
     if not options.testset and not (options.reference and (options.source or options.hypothesis)):
         parser.error("give --testset, or --reference with the --source that the model translates")
+    if options.all and (options.output or options.baseline or options.hypothesis):
+        parser.error("--all scores the checkpoints of a run: leave out --output, --baseline and --hypothesis")
     if options.output and not options.output.absolute().parent.is_dir():
         parser.error(f"there is no folder {options.output.parent} for --output: make it first")
     return options
@@ -98,7 +100,7 @@ def curve(options: argparse.Namespace) -> None:
     points = []
     for folder in folders:
         model, tokenizer = load(str(folder))
-        lang = options.lang or model.config.target_lang
+        lang = target_language(options, model.config)
         sources, references = texts(options, model.config, lang)
         with as_user_error():
             check_lines(sources, references, lang, "source lines")
@@ -118,6 +120,12 @@ def curve(options: argparse.Namespace) -> None:
         print(json.dumps({"points": points, "signatures": signatures}))
 
 
+def target_language(options: argparse.Namespace, config) -> str:
+    if lang := options.lang or getattr(config, "target_lang", None):
+        return lang
+    raise UserError("the target language is not known: add --lang, as --lang de")
+
+
 def generate_options(options: argparse.Namespace) -> dict:
     chosen = {"num_beams": options.num_beams} if options.num_beams else {}
     return chosen | {
@@ -130,9 +138,7 @@ def run(options: argparse.Namespace) -> None:
         return curve(options)
     model, tokenizer = load(options.model) if options.model else (None, None)
     config = model.config if model else None
-    lang = options.lang or getattr(config, "target_lang", None)
-    if not lang:
-        raise UserError("the target language is not known: add --lang, as --lang de")
+    lang = target_language(options, config)
     sources, references = texts(options, config, lang)
     chosen = generate_options(options)
     with as_user_error():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-import vaswani  # noqa: F401 - registers the model
+from vaswani import VaswaniForSeq2SeqLM
 from vaswani.hub import save_for_hub, to_marian
 from vaswani.run_config import UserError, as_user_error
 from vaswani.translation import load
@@ -28,6 +28,8 @@ def run(options: argparse.Namespace) -> None:
     if options.output.exists() and (not options.output.is_dir() or any(options.output.iterdir())):
         raise UserError(f"{options.output} exists already: choose another folder")
     model, tokenizer = load(options.model, device="cpu")
+    if not isinstance(model, VaswaniForSeq2SeqLM):
+        raise UserError(f"{options.model} is a {type(model).__name__}: only models of this project are exported")
     if options.to == "hub":
         save_for_hub(model, tokenizer, options.output)
     else:

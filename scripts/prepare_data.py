@@ -11,8 +11,7 @@ from vaswani.run_config import UserError, read_config
 
 def main(argv: list[str] | None = None) -> int:
     try:
-        config = read_config(argv)
-        prepare(config.data, config.name)
+        prepare(read_config(argv).data)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import transformers
 from accelerate import Accelerator
-from accelerate.utils import gather_object, set_seed
+from accelerate.utils import InitProcessGroupKwargs, gather_object, set_seed
 from datasets import load_from_disk
 from tqdm import tqdm
 from transformers import AutoTokenizer
@@ -43,6 +43,8 @@ from vaswani.run_folder import RunFolder, samples
 from vaswani.scoring import sacrebleu
 from vaswani.translation import translate
 
+SIDES = ("source", "target")
+
 
 def start_accelerator(config: RunConfig) -> Accelerator:
     """Sets threads and precision; refuses a world other than the one that was launched."""
@@ -53,7 +55,8 @@ def start_accelerator(config: RunConfig) -> Accelerator:
         precision = "bf16" if native else "no"
     launched, seen = int(os.environ.get("WORLD_SIZE", "1")), 1
     if launched == 1 or "LOCAL_RANK" in os.environ:
-        accelerator = Accelerator(cpu=not cuda, mixed_precision=precision)
+        patience = InitProcessGroupKwargs(timeout=datetime.timedelta(hours=12))  # while one process prepares the data
+        accelerator = Accelerator(cpu=not cuda, mixed_precision=precision, kwargs_handlers=[patience])
         seen = accelerator.num_processes
     if launched != seen:
         raise UserError(
@@ -63,7 +66,8 @@ def start_accelerator(config: RunConfig) -> Accelerator:
     if not cuda:  # accelerate sets OMP_NUM_THREADS=1
         keep_freed_memory()
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(config.training.num_threads or max(1, len(os.sched_getaffinity(0)) // local))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        torch.set_num_threads(config.training.num_threads or max(1, cores // local))
     set_seed(config.training.seed, device_specific=False)
     return accelerator
 
@@ -89,7 +93,7 @@ def _cpu_computes_bf16() -> bool:
 def validation_loss(accelerator: Accelerator, model, valid, pad_token_id: int, max_tokens: int) -> float:
     """Mean -log p per target token, EOS counted, without smoothing: its exponential is the perplexity."""
     model.eval()
-    lengths = np.maximum(*(valid.data[f"{side}_length"].to_numpy() for side in ("source", "target")))
+    lengths = np.maximum(*(valid.data[f"{side}_length"].to_numpy() for side in SIDES))
     groups = by_length(lengths, max_tokens)
     sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
     for rows in groups[accelerator.process_index :: accelerator.num_processes]:
@@ -106,10 +110,9 @@ def validation_loss(accelerator: Accelerator, model, valid, pad_token_id: int, m
 
 
 def translate_all(accelerator: Accelerator, model, tokenizer, sentences: list[str], num_beams: int) -> list[str]:
-    """Translations of all sentences, on every process; each translates its share."""
+    """Translations of all sentences, on every process; each translates its share. In float32, as evaluate.py does."""
     world, rank = accelerator.num_processes, accelerator.process_index
-    with accelerator.autocast():
-        own = translate(accelerator.unwrap_model(model), tokenizer, sentences[rank::world], num_beams=num_beams)
+    own = translate(accelerator.unwrap_model(model), tokenizer, sentences[rank::world], num_beams=num_beams)
     shares = gather_object([own]) if world > 1 else [own]
     return [shares[i % world][i // world] for i in range(len(sentences))]
 
@@ -190,7 +193,7 @@ def train(config: RunConfig) -> None:
     settings = config.training
     accelerator = start_accelerator(config)
     with accelerator.local_main_process_first():
-        data = prepare(config.data, config.name, print if accelerator.is_main_process else lambda *_: None)
+        data = prepare(config.data, print if accelerator.is_main_process else lambda *_: None)
     tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
     corpus, valid, test = (load_from_disk(str(data / split)) for split in ("train", "valid", "test"))
     with as_user_error():
@@ -209,13 +212,21 @@ def train(config: RunConfig) -> None:
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
         )
+        longest = max(max(part.data[f"{side}_length"].to_numpy()) for part in (corpus, valid, test) for side in SIDES)
+        limit = config.model.max_position_embeddings
+        if config.model.position_encoding == "learned" and longest > limit:
+            raise ValueError(
+                f"a sentence has {longest} tokens, over the {limit} learned positions: raise max_position_embeddings"
+            )
     environment = {
         "accelerate": accelerate.__version__,
         "processes": accelerator.num_processes,
         "threads_per_process": torch.get_num_threads(),
         "mixed_precision": accelerator.mixed_precision,
     }
-    run = RunFolder(config, environment, accelerator.is_main_process)
+    run = RunFolder(config, data, accelerator.is_main_process)
+    accelerator.wait_for_everyone()
+    run.open(environment)
     accelerator.wait_for_everyone()
 
     attention = "eager" if accelerator.device.type == "cpu" else "sdpa"
@@ -232,6 +243,7 @@ def train(config: RunConfig) -> None:
     set_seed(settings.seed, device_specific=True)  # no two processes drop the same units
     if saved := checkpoints(run.path):
         state = load_checkpoint(saved[-1], accelerator, model, optimizer)
+        run.rewind(state["step"])
         run.say(f"continuing from {saved[-1]}")
     model.train()
     bar = tqdm(

@@ -5,6 +5,7 @@ MODEL is a run folder or a model on the Hub; without FILE, or with -, standard i
 
 import argparse
 import itertools
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers.utils import logging
 
 import vaswani  # noqa: F401 - registers the model
 from vaswani.corpora import decode_lines, read_lines
-from vaswani.run_config import UserError
+from vaswani.run_config import UserError, as_user_error
 from vaswani.translation import load, translate
 
 
@@ -39,8 +40,10 @@ def run(options: argparse.Namespace) -> None:
     else:
         lines = read_lines(Path(options.file), options.on_bad_utf8, counts)
     chosen = {"num_beams": options.num_beams} if options.num_beams else {}
-    while buffer := [line or "" for line in itertools.islice(lines, options.buffer)]:
-        for translation in translate(model, tokenizer, buffer, max_tokens=options.max_tokens, **chosen):
+    while buffer := [line or "" for line in itertools.islice(lines, max(1, options.buffer))]:
+        with as_user_error():
+            translations = translate(model, tokenizer, buffer, max_tokens=options.max_tokens, **chosen)
+        for translation in translations:
             print(translation.replace("\n", " "))  # a line stays a line
         sys.stdout.flush()
     for what, count in counts.items():
@@ -55,6 +58,8 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read us has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -4,7 +4,7 @@ import copy
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: see train.py
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle threads do not spin
 
 import pytest
 import torch

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def test_prefix_two_files_gz_and_tsv_give_the_same_pairs(folder):
     assert pairs(config(folder, train_files=["zipped"])) == KEPT
     write(folder / "pairs.tsv", [f"{e}\t{g}" for e, g in zip(ENGLISH, GERMAN, strict=True)])
     assert pairs(config(folder, train_files=["pairs.tsv"])) == KEPT
+    write(folder / "blank.tsv", [*(f"{e}\t{g}" for e, g in zip(ENGLISH, GERMAN, strict=True)), ""])
+    assert pairs(config(folder, train_files=["blank.tsv"])) == KEPT
     write(folder / "pairs2.tsv.gz", [f"{e}\t{g}" for e, g in zip(ENGLISH, GERMAN, strict=True)])
     assert pairs(config(folder, train_files=["pairs2.tsv"])) == KEPT
 
@@ -66,23 +69,45 @@ def test_only_line_feeds_end_lines(folder):
     assert pairs(config(folder)) == [("one\u2028still one", "eins"), ("two\x0b two\x85", "zwei"), ("three\x1c", "drei")]
 
 
-@pytest.mark.parametrize(
-    ("columns", "shape"), [("languages", "dict"), ("translation", "dict"), ("languages", "one split")]
-)
-def test_dataset_from_disk(folder, columns, shape):
+@pytest.mark.parametrize("columns", ["languages", "translation"])
+def test_dataset_from_disk(folder, columns):
     rows = (
         {"en": ENGLISH, "de": GERMAN}
         if columns == "languages"
         else {"translation": [{"en": e, "de": g} for e, g in zip(ENGLISH, GERMAN, strict=True)]}
     )
     rows = datasets.Dataset.from_dict(rows)
-    rows = datasets.DatasetDict(train=rows, validation=rows, test=rows) if shape == "dict" else rows
-    rows.save_to_disk(folder / "saved")
-    assert pairs(DataConfig(dataset=str(folder / "saved"))) == KEPT
+    datasets.DatasetDict(train=rows, validation=rows, test=rows).save_to_disk(folder / "saved")
+    data = config(folder, data_dir=None, dataset=str(folder / "saved"))
+    assert pairs(data) == KEPT
+    prepared = prepare(data, print)
+    assert prepared.name.startswith("saved-en-de-") and prepare(data, print) == prepared
+    rows = rows.select(range(3))
+    shutil.rmtree(folder / "saved")
+    datasets.DatasetDict(train=rows, validation=rows, test=rows).save_to_disk(folder / "saved")
+    assert prepare(data, print) != prepared  # another corpus under the same name
+
+
+def test_dataset_of_the_hub_by_name(monkeypatch):
+    asked = []
+
+    def load_dataset(name, config, split):
+        asked.append((name, config, split))
+        return datasets.Dataset.from_dict({"translation": [{"en": e, "de": g} for e, g in KEPT]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = DataConfig(dataset="wmt/wmt14", dataset_config="de-en")
+    assert pairs(data) == KEPT
+    assert [p["target"] for p in read_pairs(data, "valid", Counter())] == [g for _, g in KEPT]
+    assert asked == [("wmt/wmt14", "de-en", "train"), ("wmt/wmt14", "de-en", "validation")]
 
 
 def test_dataset_errors(folder):
-    datasets.Dataset.from_dict({"fr": ["x"], "de": ["y"]}).save_to_disk(folder / "saved")
+    rows = datasets.Dataset.from_dict({"fr": ["x"], "de": ["y"]})
+    rows.save_to_disk(folder / "one")
+    with pytest.raises(UserError, match="one split only, and the test set must not be the training set"):
+        pairs(DataConfig(dataset=str(folder / "one")))
+    datasets.DatasetDict(train=rows).save_to_disk(folder / "saved")
     with pytest.raises(UserError, match=r"has the columns \['fr', 'de'\]"):
         pairs(DataConfig(dataset=str(folder / "saved")))
     rows = datasets.Dataset.from_dict(
@@ -111,7 +136,7 @@ def test_bad_utf8_is_named_skipped_or_replaced(folder):
 
 def test_preparing_writes_tokens_once(folder):
     lines = []
-    prepared = prepare(config(folder), "toy", lines.append)
+    prepared = prepare(config(folder), lines.append)
     tokenizer = AutoTokenizer.from_pretrained(prepared / "tokenizer")
     train = datasets.load_from_disk(str(prepared / "train"))
     assert tokenizer.decode(train[1]["input_ids"], skip_special_tokens=True) == "Two dogs run."
@@ -124,16 +149,16 @@ def test_preparing_writes_tokens_once(folder):
     assert any("1 empty" in line for line in lines)
 
     before = sorted(path.stat().st_mtime_ns for path in prepared.rglob("*"))
-    assert prepare(config(folder), "toy", lines.append) == prepared and "prepared before" in lines[-1]
+    assert prepare(config(folder), lines.append) == prepared and "prepared before" in lines[-1]
     assert before == sorted(path.stat().st_mtime_ns for path in prepared.rglob("*"))
     write(folder / "train.de", [line + "!" for line in GERMAN])
-    assert prepare(config(folder), "toy", lines.append) != prepared
+    assert prepare(config(folder), lines.append) != prepared
 
 
 def test_long_training_pairs_are_dropped_and_counted(folder):
     write(folder / "train.en", [*ENGLISH, "a b c " * 100])
     write(folder / "train.de", [*GERMAN, "y"])
-    prepared = prepare(config(folder, max_length=100), "toy", print)
+    prepared = prepare(config(folder, max_length=100), print)
     report = json.loads((prepared / "report.json").read_text())
     assert report["train"]["too long"] == 1 and report["train"]["kept"] == 4
 
@@ -150,6 +175,13 @@ BROKEN = {
     "cut gzip": (
         lambda f: [(f / "t.en.gz").write_bytes(gzip.compress(b"a\n" * 9999)[:-20]), write(f / "t.de", GERMAN)],
         {"train_files": ["t"]}, "cannot read .*t.en.gz",
+    ),
+    "damaged gzip": (
+        lambda f: [
+            (f / "t.en.gz").write_bytes(gzip.compress(bytes(range(256)) * 99)[:40] + b"garbage" * 30),
+            write(f / "t.de", GERMAN),
+        ],
+        {"train_files": ["t"]}, "cannot read .*t.en.gz|not UTF-8",
     ),
     "tsv with one column": (lambda f: write(f / "p.tsv", ["a\tb", "only one"]), {"train_files": ["p.tsv"]}, "p.tsv, line 2: 1 column"),
     "tsv with three": (lambda f: write(f / "p.tsv", ["a\tb\tc"]), {"train_files": ["p.tsv"]}, "p.tsv, line 1: 3 column"),
@@ -170,7 +202,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder, case, capsys):
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and "\n" not in error
     with pytest.raises(UserError, match=message):
-        prepare(config(folder, **changes), "toy", print)
+        prepare(config(folder, **changes), print)
     assert not list((folder / "prepared").glob("*")) and not list((folder / "prepared").glob(".*"))
 
 

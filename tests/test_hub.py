@@ -115,6 +115,7 @@ def test_marian_layout(model, tokenizer, tmp_path):
         ({"d_k": 4}, "needs d_k = d_v = d_model / num_heads, not d_k=4 and d_v=8"),
         ({"tie_word_embeddings": False}, "shares one matrix"),
         ({"attention_bias": False}, "has attention biases"),
+        ({"layer_norm_eps": 1e-2}, "far from layer_norm_eps=0.01"),
     ],
 )
 def test_marian_refuses_what_it_cannot_express(options, message):

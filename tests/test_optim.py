@@ -33,4 +33,4 @@ def test_adam_is_the_papers():
         optimizer.step()
         m, v = 0.9 * m + 0.1 * gradient, 0.98 * v + 0.02 * gradient**2
         expected -= 0.1 * (m / (1 - 0.9**step)) / ((v / (1 - 0.98**step)) ** 0.5 + 1e-9)
-    assert float(weight) == pytest.approx(expected, rel=1e-12)
+    assert weight.item() == pytest.approx(expected, rel=1e-12)

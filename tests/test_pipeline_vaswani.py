@@ -59,11 +59,12 @@ def test_generation_options_at_both_places(pipe, model):
 
 def test_n_best_lists(pipe):
     several = pipe(SENTENCES, num_beams=4, num_return_sequences=3, return_scores=True)
-    assert len(several) == len(SENTENCES) and several[1] == [{"translation_text": ""}]
+    assert len(several) == len(SENTENCES) and several[1] == [{"translation_text": "", "score": 0.0}]
     for results in several:
-        scores = [result.get("score", 0) for result in results]
+        scores = [result["score"] for result in results]
         assert 1 <= len(results) <= 3 and scores == sorted(scores, reverse=True) and min(scores) > -1e8
     assert [results[0]["translation_text"] for results in several] == texts(pipe(SENTENCES, num_beams=4))
+    assert pipe(["", " "], num_beams=4, num_return_sequences=2) == [[{"translation_text": ""}]] * 2  # always lists then
     one = pipe(SENTENCES[0], num_beams=4, num_return_sequences=3)
     assert isinstance(one, list) and texts(one) == texts(several[0])
 
@@ -99,6 +100,16 @@ def test_attentions(pipe, model):
     assert model.config._attn_implementation == "sdpa"  # as before
     with pytest.raises(ValueError, match="leave out num_return_sequences"):
         pipe(SENTENCES[0], return_attentions=True, num_beams=2, num_return_sequences=2)
+
+
+def test_memory_holds_no_scores_that_nobody_asked_for(pipe, model, monkeypatch):
+    seen = []
+    original = type(model).generate
+    monkeypatch.setattr(type(model), "generate", lambda self, *a, **k: seen.append(k) or original(self, *a, **k))
+    pipe(SENTENCES[:1])
+    pipe(SENTENCES[:1], return_scores=True)
+    assert [options["output_scores"] for options in seen] == [False, True]
+    assert pipe(SENTENCES[:1], output_scores=True, return_dict_in_generate=False) == pipe(SENTENCES[:1])
 
 
 def test_split_sentences(pipe):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from load_script import ROOT
 
-FLOOR = 90.0  # measured: 97.1 and 98.0
+FLOOR = 90.0  # measured: 97.1
 
 
 @pytest.mark.slow
@@ -23,6 +23,4 @@ def test_quickstart_reaches_its_floor(tmp_path):
     assert min(results["exact_match"].values()) > 70
     ending = done.stdout[done.stdout.rindex("test: BLEU") :]
     assert ending.count("  translation ") >= 3
-    # the numbers and dates of the test set were never seen in training
-    sources = (run / "samples" / "test.source").read_text().splitlines()
-    assert len(sources) == 1000
+    assert len((run / "samples" / "test.translation").read_text().splitlines()) == 1000

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,12 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     results = json.loads((run / "results.json").read_text())
     assert results["test_bleu"] > 90  # it must look at the source, and reverse it
     assert results["signature"].startswith("nrefs:1|case:mixed")
+    generation = json.loads((run / "generation_config.json").read_text())
+    assert (generation["num_beams"], generation["length_penalty"], generation["length_penalty_type"]) == (
+        2,
+        0.6,
+        "gnmt",
+    )
     assert metrics(run)[-1] < metrics(run)[0] / 2
     assert [line[0] for line in (run / "validations.txt").read_text().splitlines()].count("*") >= 1
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_300", "step_400"]
@@ -137,6 +144,49 @@ def test_resume_is_exact(corpus, tmp_path, capsys):
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
 
 
+def test_a_killed_run_leaves_no_trace_of_its_lost_steps(corpus, tmp_path):
+    """Interrupted between checkpoints and past an epoch's end, resumed: the same weights and the same record."""
+    changes = {"save_steps": 15, "max_steps": 50, "log_steps": 5, "eval_steps": 10, "eval_sentences": 5}
+    assert train_here(corpus, tmp_path / "whole", **changes) == 0
+    script, calls = load_script("train"), []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 42:  # steps 31 to 41 are lost
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    original, script.update = script.update, interrupted
+    AcceleratorState._reset_state(reset_partial_state=True)
+    with pytest.raises(KeyboardInterrupt):
+        script.main(arguments(corpus, tmp_path / "killed", num_threads=1, **changes))
+    assert metrics(tmp_path / "killed", "step")[-1] == 40
+    assert train_here(corpus, tmp_path / "killed", **changes) == 0
+    whole, killed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    for name in ("loss", "valid_nll", "valid_bleu", "step"):
+        assert metrics(tmp_path / "whole", name) == metrics(tmp_path / "killed", name)
+    texts = [(tmp_path / name / "validations.txt").read_text() for name in ("whole", "killed")]
+    assert texts[0] == texts[1] and texts[0].count("\n") == 5
+
+
+def test_other_data_under_the_same_names_is_refused(corpus, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(corpus, copy, ignore=shutil.ignore_patterns("prepared"))
+    assert train_here(copy, tmp_path / "run", max_steps=1, data_dir=copy) == 0
+    text = (copy / "train.de").read_text(encoding="utf-8")
+    (copy / "train.de").write_text(text.replace("eins", "ein"), encoding="utf-8")
+    assert train_here(copy, tmp_path / "run", max_steps=2, data_dir=copy) == 2
+    assert "was trained on prepared data" in capsys.readouterr().err
+
+
+def test_accumulation_changes_nothing(corpus, tmp_path):
+    assert train_here(corpus, tmp_path / "whole") == 0
+    assert train_here(corpus, tmp_path / "parts", max_tokens=130) == 0
+    assert metrics(tmp_path / "parts") == pytest.approx(metrics(tmp_path / "whole"), rel=1e-5)
+    assert metrics(tmp_path / "parts", "grad_norm") == pytest.approx(metrics(tmp_path / "whole", "grad_norm"), rel=1e-3)
+
+
 def test_another_run_is_not_continued_by_mistake(corpus, tmp_path, capsys):
     run = tmp_path / "run"
     assert train_here(corpus, run, max_steps=2) == 0
@@ -168,6 +218,11 @@ def test_bad_data_ends_the_run_before_it_begins(corpus, tmp_path, capsys):
     assert "d_model=64 is not a multiple of num_heads=5" in capsys.readouterr().err
     assert train_here(corpus, tmp_path / "run", dropout=1.5) == 2
     assert "error: dropout=1.5 must lie in [0, 1)" in capsys.readouterr().err
+    assert train_here(corpus, tmp_path / "run", position_encoding="learned", max_position_embeddings=5) == 2
+    assert "over the 5 learned positions: raise max_position_embeddings" in capsys.readouterr().err
+    for option, value in (("log_steps", 0), ("warmup_steps", 0), ("label_smoothing", 1.5), ("keep_checkpoints", 0)):
+        assert train_here(corpus, tmp_path / "run", **{option: value}) == 2
+        assert f"error: {option}={value} must" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -186,5 +241,16 @@ def test_two_processes_compute_what_one_does(corpus, tmp_path):
     assert len(one) == 20
     assert both == pytest.approx(one, rel=1e-5)
     assert metrics(tmp_path / "alone", "target_tokens") == metrics(tmp_path / "two", "target_tokens")
+    assert metrics(tmp_path / "two", "valid_nll") == pytest.approx(metrics(tmp_path / "alone", "valid_nll"), rel=1e-5)
     translations = [(tmp_path / run / "samples" / "test.translation").read_text() for run in ("alone", "two")]
-    assert translations[0].count("\n") == translations[1].count("\n") == 60
+    assert translations[0] == translations[1] and translations[0].count("\n") == 60
+
+
+def test_processes_without_work_wait_for_the_others(corpus, tmp_path):
+    """Batches of a single pair, one validation sentence: one of two processes has nothing to add."""
+    small = {"tokens_per_batch": 6, "max_steps": 4, "eval_steps": 2, "eval_sentences": 1}
+    alone = launch(corpus, tmp_path / "alone", **small)
+    two = launch(corpus, tmp_path / "two", "--multi_gpu", "--num_processes", "2", **small)
+    assert alone.returncode == two.returncode == 0, two.stderr
+    assert metrics(tmp_path / "two") == pytest.approx(metrics(tmp_path / "alone"), rel=1e-5)
+    assert metrics(tmp_path / "two", "valid_bleu") == metrics(tmp_path / "alone", "valid_bleu")

@@ -51,8 +51,7 @@ def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, token
 def load_checkpoint(folder: Path, accelerator: Accelerator, model, optimizer) -> dict:
     """Restores what `save_checkpoint` saved and returns its state."""
     unwrapped = accelerator.unwrap_model(model)
-    load_model(unwrapped, folder / "model.safetensors", strict=False, device=str(accelerator.device))
-    unwrapped.tie_weights()
+    load_model(unwrapped, folder / "model.safetensors", strict=True, device=str(accelerator.device))
     moments = optimizer.state_dict()
     for key, value in load_file(folder / "optimizer.safetensors").items():
         index, name = key.split(".", 1)

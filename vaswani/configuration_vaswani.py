@@ -112,6 +112,8 @@ class VaswaniConfig(PreTrainedConfig):
             raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
         if not self.is_encoder_decoder:
             raise ValueError("the Transformer of the paper is an encoder-decoder: leave is_encoder_decoder=True")
+        if self.pad_token_id == self.eos_token_id:
+            raise ValueError(f"pad_token_id and eos_token_id are both {self.pad_token_id}: no output could ever end")
         for name in ("pad_token_id", "decoder_start_token_id"):
             if not 0 <= getattr(self, name) < self.vocab_size:
                 raise ValueError(f"{name}={getattr(self, name)} is outside the vocabulary of {self.vocab_size}")

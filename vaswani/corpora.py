@@ -4,6 +4,7 @@
 The folder's name holds a fingerprint of the inputs: the same inputs are prepared once, others beside them.
 """
 
+import functools
 import gzip
 import hashlib
 import itertools
@@ -11,11 +12,13 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import datasets
+import tokenizers
 
 from . import tokenization_vaswani
 from .run_config import DataConfig, UserError
@@ -60,7 +63,7 @@ def read_lines(path: Path, on_bad_utf8: str = "error", counts: Counter | None = 
     try:
         with opener(path, "rb") as file:
             yield from decode_lines(file, str(path), on_bad_utf8, Counter() if counts is None else counts)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read {path}: {error}; is it whole, and a .gz only if it is named so?") from None
 
 
@@ -87,7 +90,7 @@ def read_aligned(source: Path, target: Path, on_bad_utf8: str, counts: Counter) 
 
 def read_tsv(path: Path, on_bad_utf8: str, counts: Counter) -> Iterator[tuple]:
     for number, line in enumerate(read_lines(path, on_bad_utf8, counts), start=1):
-        columns = (None, None) if line is None else line.split("\t")
+        columns = (line, line) if not line else line.split("\t")  # None: bad bytes; empty: an empty pair
         if len(columns) != 2:
             raise UserError(f"{path}, line {number}: {len(columns)} column(s) where SOURCE<TAB>TARGET is needed")
         yield tuple(columns)
@@ -109,30 +112,27 @@ def text_files(data: DataConfig, split: str) -> list[Path] | None:
 
 
 # ------------------------------------------------------------------------------------------------------------- datasets
+@functools.cache
+def embedded_corpus() -> dict[str, list[Pair]]:
+    from .cldr_corpus import generate
+
+    return generate()
+
+
+def uses_files(data: DataConfig) -> bool:
+    return bool(data.data_dir or not data.dataset)
+
+
 def from_dataset(data: DataConfig, split: str) -> Iterator[Pair]:
     """Pairs of the embedded corpus, of a folder saved by `datasets`, or of a dataset on the Hub."""
     if data.dataset == "cldr":
         if {data.source_lang, data.target_lang} != {"en", "de"}:
             raise UserError("dataset 'cldr' has only English and German: set source_lang and target_lang to en and de")
-        from .cldr_corpus import generate
-
-        for example in generate()[split]:
+        for example in embedded_corpus()[split]:
             kind = {"kind": example["kind"]}
             yield {"source": example[data.source_lang], "target": example[data.target_lang], **kind}
         return
-    name = getattr(data, f"{split}_split")
-    try:
-        if Path(data.dataset).is_dir():
-            rows = datasets.load_from_disk(data.dataset)
-            rows = rows[name] if isinstance(rows, dict) else rows
-        else:
-            rows = datasets.load_dataset(data.dataset, data.dataset_config, split=name)
-    except KeyError:
-        raise UserError(
-            f"dataset {data.dataset} has no split {name!r}: set {split}_split to one of {list(rows)}"
-        ) from None
-    except Exception as error:  # a hub, a cache and a network have many ways to fail, and the user needs the reason
-        raise UserError(f"cannot load dataset {data.dataset}: {error}; or give files with data_dir") from error
+    rows = load_split(data, split)
     languages = (data.source_lang, data.target_lang)
     columns = rows.column_names
     if "translation" not in columns and not set(languages) <= set(columns):
@@ -144,16 +144,33 @@ def from_dataset(data: DataConfig, split: str) -> Iterator[Pair]:
         yield {"source": row[languages[0]], "target": row[languages[1]]}
 
 
+def load_split(data: DataConfig, split: str) -> datasets.Dataset:
+    name = getattr(data, f"{split}_split")
+    try:
+        if not Path(data.dataset).is_dir():
+            return datasets.load_dataset(data.dataset, data.dataset_config, split=name)
+        rows = datasets.load_from_disk(data.dataset)
+    except Exception as error:  # a hub, a cache and a network have many ways to fail, and the user needs the reason
+        raise UserError(f"cannot load dataset {data.dataset}: {error}; or give files with data_dir") from error
+    if not isinstance(rows, dict):
+        raise UserError(
+            f"{data.dataset} holds one split only, and the test set must not be the training set: "
+            f"save a DatasetDict with {data.train_split}, {data.valid_split} and {data.test_split}"
+        )
+    if name not in rows:
+        raise UserError(f"dataset {data.dataset} has no split {name!r}: set {split}_split to one of {list(rows)}")
+    return rows[name]
+
+
 def read_pairs(data: DataConfig, split: str, counts: Counter) -> Iterator[Pair]:
     """The pairs of a split that have text on both sides; `counts` says what was read and dropped."""
-    files = text_files(data, split) if data.data_dir or not data.dataset else None
-    if files:
+    if not uses_files(data):
+        pairs = from_dataset(data, split)
+    elif files := text_files(data, split):
         reader = read_tsv if len(files) == 1 else read_aligned
         pairs = ({"source": s, "target": t} for s, t in reader(*files, data.on_bad_utf8, counts))
-    elif data.dataset and not data.data_dir:
-        pairs = from_dataset(data, split)
     else:
-        raise UserError(f"the config names no {split} text: set {split}_files, or dataset")
+        raise UserError(f"the config names no {split} text: set {split}_files, or dataset without data_dir")
     for pair in pairs:
         counts["read"] += 1
         if pair["source"] is None or pair["target"] is None:
@@ -167,28 +184,35 @@ def read_pairs(data: DataConfig, split: str, counts: Counter) -> Iterator[Pair]:
 
 # ------------------------------------------------------------------------------------------------------------ preparing
 def fingerprint(data: DataConfig) -> str:
-    """Changes with anything that changes the prepared data: settings, the files' sizes and times, our own corpus."""
+    """Changes with what the prepared data is made from: settings, files (path, size, time), datasets, code, versions."""
     settings = {name: value for name, value in vars(data).items() if name != "prepared_dir"}
-    inputs = []
-    for split in SPLITS:
-        for path in (text_files(data, split) if data.data_dir or not data.dataset else None) or []:
+    inputs = [datasets.__version__, tokenizers.__version__]
+    if uses_files(data):
+        for path in itertools.chain.from_iterable(text_files(data, split) or [] for split in SPLITS):
             status = path.stat()
             inputs.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
-    if data.dataset == "cldr" and not data.data_dir:
+    elif data.dataset == "cldr":
         import babel
 
-        inputs += [babel.__version__, (Path(__file__).parent / "cldr_corpus.py").read_text(encoding="utf-8")]
-    inputs.append(Path(tokenization_vaswani.__file__).read_text(encoding="utf-8"))
+        inputs += [babel.__version__, _code("cldr_corpus.py")]
+    else:
+        inputs += [load_split(data, split)._fingerprint for split in SPLITS]
+    inputs += [_code("tokenization_vaswani.py"), _code("corpora.py")]
     return hashlib.sha256(json.dumps([settings, inputs]).encode()).hexdigest()[:12]
 
 
-def prepare(data: DataConfig, name: str = "corpus", log=print) -> Path:
+def _code(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def prepare(data: DataConfig, log=print) -> Path:
     """Reads, tokenises and saves a corpus, unless that was done before. Returns its folder.
 
     Raises:
         UserError: bad input, in one sentence; nothing half-written is left.
     """
-    folder = Path(data.prepared_dir) / f"{name}-{fingerprint(data)}"
+    name = Path(data.data_dir or data.dataset or "text").name
+    folder = Path(data.prepared_dir) / f"{name}-{data.source_lang}-{data.target_lang}-{fingerprint(data)}"
     if (folder / "report.json").exists():
         log(f"data: {folder}, prepared before")
         return folder

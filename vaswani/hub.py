@@ -69,6 +69,10 @@ def to_marian(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
         raise ValueError("Marian shares one matrix for both embeddings and has attention biases: this model differs")
     if config.d_k != config.d_v or config.d_k * config.num_heads != config.d_model:
         raise ValueError(f"Marian needs d_k = d_v = d_model / num_heads, not d_k={config.d_k} and d_v={config.d_v}")
+    if config.layer_norm_eps > 1e-5:
+        raise ValueError(
+            f"Marian's LayerNorm adds 1e-5 to the variance, far from layer_norm_eps={config.layer_norm_eps}"
+        )
     order = torch.cat((torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)))
     marian = MarianMTModel(
         MarianConfig(
@@ -89,6 +93,8 @@ def to_marian(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
             decoder_start_token_id=config.decoder_start_token_id,
             forced_eos_token_id=None,
             share_encoder_decoder_embeddings=True,
+            source_lang=config.source_lang,
+            target_lang=config.target_lang,
         )
     )
     state = {}
@@ -100,7 +106,9 @@ def to_marian(model: VaswaniForSeq2SeqLM) -> MarianMTModel:
         state[name] = weight.clone()
     for name in EMBEDDINGS:
         state[name][config.pad_token_id] = 0
-    marian.load_state_dict(state, strict=False)
+    missing, unexpected = marian.load_state_dict(state, strict=False)
+    if unexpected or any(not name.endswith(("embed_positions.weight", "final_logits_bias")) for name in missing):
+        raise ValueError(f"this model and Marian differ in {unexpected or missing}")
     marian.tie_weights()
     marian.final_logits_bias[0, config.pad_token_id] = -1e9
     generation = model.generation_config.to_dict()

@@ -8,6 +8,8 @@ from transformers import Pipeline
 
 SENTENCE_END = re.compile(r"""((?<=[.!?…])["'”’»)\]]*\s+(?=[^\sa-zà-öø-ÿ])|\n+)""")
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def split_sentences(text: str) -> list[str]:
     """Sentences and, between them, the white space that separated them: odd places are separators.
@@ -32,7 +34,8 @@ class VaswaniTranslationPipeline(Pipeline):
     Args:
         max_tokens: padded source tokens in one batch, times the number of beams (4096).
         split_sentences: translate long text sentence by sentence (off; see `split_sentences` for the rule).
-        return_scores: adds "score", the log-probability of the translation (with beams: over the length penalty).
+        return_scores: adds "score", the log-probability of the translation (with beams: over the length penalty; when
+            sampling: under the distribution that was sampled from).
         return_attentions: adds "cross_attentions", a tensor (layers, heads, target tokens, source tokens), with
             "source_tokens" and "target_tokens"; for one sequence per text.
 
@@ -56,23 +59,27 @@ class VaswaniTranslationPipeline(Pipeline):
         batching = {} if max_tokens is None else {"max_tokens": max_tokens}
         return batching, kw, ours
 
-    def __call__(self, inputs, **kwargs):
+    def __call__(self, inputs, num_workers=None, batch_size=None, **kwargs):  # those two: max_tokens decides
         batching, options, ours = self._sanitize_parameters(**kwargs)
         batching = {"max_tokens": 4096, **self._preprocess_params, **batching}
         options, ours = {**self._forward_params, **options}, {**self._postprocess_params, **ours}
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        for number, text in enumerate(texts):
+        for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
-                raise TypeError(f"input {number + 1} is a {type(text).__name__}: the pipeline translates strings")
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise ValueError(f"sentence {number + 1} holds a lone surrogate: it is not valid Unicode; remove it")
+                raise TypeError(f"input {number} is a {type(text).__name__}: the pipeline translates strings")
+            if SURROGATE.search(text):
+                raise ValueError(f"sentence {number} holds a lone surrogate: it is not valid Unicode; remove it")
         if ours.pop("split_sentences", False):
             results = self._translate_split(texts, batching["max_tokens"], options, ours)
         else:
             results = self._translate(texts, batching["max_tokens"], options, **ours)
         if isinstance(inputs, str):
             return results[0]
-        return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
+        several = self._count(self._prepare_generate_kwargs(options)) > 1
+        return results if several else [result[0] for result in results]
+
+    def _count(self, options: dict) -> int:
+        return self._get_set_generation_params(options).get("num_return_sequences") or 1
 
     def _translate_split(self, texts: list[str], max_tokens: int, options: dict, ours: dict) -> list[list[dict]]:
         if any(ours.values()):
@@ -85,14 +92,22 @@ class VaswaniTranslationPipeline(Pipeline):
 
     def _translate(self, texts: list[str], max_tokens: int, options: dict, **ours) -> list[list[dict]]:
         """Each text's translations; an empty one stays empty, and its neighbours in a batch are of its length."""
-        results = [[{"translation_text": ""}] for _ in texts]
+        empty = {"translation_text": ""} | ({"score": 0.0} if ours.get("return_scores") else {})
+        if ours.get("return_attentions"):
+            empty |= {"cross_attentions": torch.empty(0), "source_tokens": [], "target_tokens": []}
+        results = [[empty.copy()] for _ in texts]
         full = [i for i, text in enumerate(texts) if text.strip()]
         ids = dict(zip(full, self.tokenizer([texts[i] for i in full])["input_ids"], strict=True)) if full else {}
         options = self._prepare_generate_kwargs(options)
-        beams = self._get_set_generation_params(options).get("num_beams") or 1
+        count = self._count(options)
+        if ours.get("return_attentions") and count > 1:
+            raise ValueError("return_attentions shows one translation: leave out num_return_sequences")
+        scored = ours.get("return_scores", False) or count > 1  # kept for every step and entry, so only where wanted
+        options |= {"return_dict_in_generate": True, "output_scores": scored}
+        rows_each = max(count, self._get_set_generation_params(options).get("num_beams") or 1)
         waiting = sorted(full, key=lambda i: -len(ids[i]))
         while waiting:
-            size = max(1, max_tokens // (beams * len(ids[waiting[0]])))
+            size = max(1, max_tokens // (rows_each * len(ids[waiting[0]])))
             rows, waiting = waiting[:size], waiting[size:]
             batch = self.preprocess([ids[i] for i in rows])
             outputs = self.forward(batch, **options)
@@ -104,9 +119,9 @@ class VaswaniTranslationPipeline(Pipeline):
         return dict(self.tokenizer.pad({"input_ids": ids}, return_tensors="pt"))
 
     def _forward(self, inputs: dict, **options) -> dict:
-        output = self.model.generate(**inputs, return_dict_in_generate=True, output_scores=True, **options)
+        output = self.model.generate(**inputs, **options)
         scores = getattr(output, "sequences_scores", None)
-        if scores is None:  # greedy or sampled: the sum of the tokens' log-probabilities
+        if scores is None and options["output_scores"]:  # greedy or sampled: the sum of the tokens' log-probabilities
             steps = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
             ended = output.sequences[:, 1:].eq(self.model.config.pad_token_id)
             scores = steps.masked_fill(ended, 0).sum(-1)
@@ -115,19 +130,18 @@ class VaswaniTranslationPipeline(Pipeline):
     def postprocess(
         self, outputs: dict, return_scores: bool = False, return_attentions: bool = False
     ) -> list[list[dict]]:
-        sequences, scores = outputs["sequences"], outputs["scores"].tolist()
-        count = len(sequences) // len(outputs["input_ids"])
-        if return_attentions and count > 1:
-            raise ValueError("return_attentions shows one translation: leave out num_return_sequences")
+        sequences, scores = outputs["sequences"], outputs["scores"]
         decoded = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-        found = [
-            {"translation_text": text} | ({"score": score} if return_scores else {})
-            for text, score in zip(decoded, scores, strict=True)
-        ]
+        found = [{"translation_text": text} for text in decoded]
+        scores = [0.0] * len(found) if scores is None else scores.tolist()
+        if return_scores:
+            for result, score in zip(found, scores, strict=True):
+                result["score"] = score
         if return_attentions:
             for result, attention in zip(found, self._attentions(outputs), strict=True):
                 result.update(attention)
         # Places of an n-best list that the search has not filled score -1e9: they are no translations.
+        count = len(sequences) // len(outputs["input_ids"])
         groups = [
             list(zip(found[i : i + count], scores[i : i + count], strict=True)) for i in range(0, len(found), count)
         ]

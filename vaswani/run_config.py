@@ -24,11 +24,17 @@ def as_user_error(*more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (ValueError, StrictDataclassError, *more) as error:
-        raise UserError(str(error).strip().splitlines()[-1].strip().removeprefix("ValueError: ")) from None
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(lines[-1].strip().removeprefix("ValueError: ")) from None
 
 
 def option(default: Any, text: str, **metadata) -> Any:
     return field(default=default, metadata={"help": text, **metadata})
+
+
+def check(right: bool, sentence: str) -> None:
+    if not right:
+        raise UserError(sentence)
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,14 @@ class TrainingConfig:
     num_beams: int = option(4, "beam for the test set, and the trained model's default")
     length_penalty: float = option(0.6, "alpha of the length penalty, likewise")
     num_samples: int = option(5, "translations that are printed")
+
+    def __post_init__(self):
+        counts = ("max_steps", "tokens_per_batch", "warmup_steps", "log_steps", "eval_steps", "save_steps")
+        for name in (*counts, "keep_checkpoints", "num_beams", "max_tokens", "num_threads", "eval_sentences"):
+            if (value := getattr(self, name)) is not None:
+                check(value >= 1, f"{name}={value} must be at least 1")
+        check(0 <= self.label_smoothing < 1, f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        check(self.lr_factor > 0, f"lr_factor={self.lr_factor} must be positive")
 
 
 class RunConfig(NamedTuple):

@@ -22,7 +22,7 @@ def load(name: str, device: str | None = None):
         model = AutoModelForSeq2SeqLM.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         asked = "" if Path(name).exists() else " (no folder here, so the Hub was asked)"
         raise UserError(f"cannot load a translation model from {name}{asked}: {reason}") from None
     return model.to(device).eval(), tokenizer
