@@ -107,6 +107,25 @@ def test_marian_layout(model, tokenizer, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path)("A house.").input_ids == tokenizer("A house.").input_ids
 
 
+def test_marian_layout_of_a_trained_model(translator, sentences, tmp_path):
+    """Training gives padding a row and a little probability; what the others gain by its loss is all that changes."""
+    model, source = translator(), sentences(9, 5, 7, 2)
+    assert model.lm_head.weight[0].norm() > 0.01
+    to_marian(model).save_pretrained(tmp_path)
+    marian = MarianMTModel.from_pretrained(tmp_path).eval()
+    ours, theirs = (
+        each.generate(source, num_beams=4, max_new_tokens=12, **options)
+        for each, options in ((model, {"length_penalty_type": "length"}), (marian, {}))
+    )
+    assert [row.tolist() for row in ours] == [row.tolist() for row in theirs]
+    with torch.no_grad():
+        logits = [each(source, attention_mask=source.ne(0), decoder_input_ids=ours).logits for each in (model, marian)]
+    ours, theirs = (x.log_softmax(-1)[..., 1:] for x in logits)
+    lost = -torch.log1p(-logits[0].softmax(-1)[..., :1])  # log(1 / (1 - p(pad)))
+    torch.testing.assert_close(theirs, ours + lost, rtol=0, atol=1e-3)  # Marian's LayerNorm epsilon
+    assert (theirs >= ours - 1e-3).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
