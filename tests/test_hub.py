@@ -114,7 +114,7 @@ def test_marian_layout_of_a_trained_model(translator, sentences, tmp_path):
     to_marian(model).save_pretrained(tmp_path)
     marian = MarianMTModel.from_pretrained(tmp_path).eval()
     ours, theirs = (
-        each.generate(source, num_beams=4, max_new_tokens=12, **options)
+        each.generate(source, attention_mask=source.ne(0).long(), num_beams=4, max_new_tokens=12, **options)
         for each, options in ((model, {"length_penalty_type": "length"}), (marian, {}))
     )
     assert [row.tolist() for row in ours] == [row.tolist() for row in theirs]
