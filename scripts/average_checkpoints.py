@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 
 from transformers import AutoTokenizer
-from transformers.utils import logging
 
 from vaswani.checkpoint import average, checkpoints
-from vaswani.run_config import UserError
+from vaswani.run_config import UserError, exit_code
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -59,13 +58,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    logging.disable_progress_bar()
-    try:
-        run(parse(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ from pathlib import Path
 
 import sacrebleu
 import yaml
-from transformers.utils import logging
 
 import vaswani  # noqa: F401 - registers the model
 from vaswani.checkpoint import checkpoints
 from vaswani.corpora import read_lines, write_lines
 from vaswani.plots import bleu_curve
-from vaswani.run_config import UserError, as_user_error
+from vaswani.run_config import UserError, as_user_error, exit_code
 from vaswani.score_checks import check_lines, suspicions
 from vaswani.scoring import paired_bootstrap, score_all
 from vaswani.translation import load, translate
@@ -183,13 +182,7 @@ def compare(options: argparse.Namespace, sources, hypotheses, references, chosen
 
 
 def main(argv: list[str] | None = None) -> int:
-    logging.disable_progress_bar()
-    try:
-        run(parse(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from transformers.utils import logging
-
 from vaswani import VaswaniForSeq2SeqLM
 from vaswani.hub import save_for_hub, to_marian
-from vaswani.run_config import UserError, as_user_error
+from vaswani.run_config import UserError, as_user_error, exit_code
 from vaswani.translation import load
 
 
@@ -41,13 +39,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    logging.disable_progress_bar()
-    try:
-        run(parse(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: run(parse(argv)))
 
 
 if __name__ == "__main__":

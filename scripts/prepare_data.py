@@ -6,16 +6,11 @@ train.py does the same by itself where it is missing. Bad input ends with one se
 import sys
 
 from vaswani.corpora import prepare
-from vaswani.run_config import UserError, read_config
+from vaswani.run_config import exit_code, read_config
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        prepare(read_config(argv).data)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: prepare(read_config(argv).data))
 
 
 if __name__ == "__main__":

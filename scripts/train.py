@@ -24,7 +24,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 import accelerate
 import numpy as np
 import torch
-import transformers
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, gather_object, set_seed
 from datasets import load_from_disk
@@ -38,7 +37,7 @@ from vaswani.corpora import prepare, write_lines
 from vaswani.loss import label_smoothed_cross_entropy
 from vaswani.modeling_vaswani import shift_right
 from vaswani.optim import adam, learning_rate, set_rate
-from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, read_config
+from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, read_config
 from vaswani.run_folder import RunFolder, samples
 from vaswani.scoring import sacrebleu
 from vaswani.translation import translate
@@ -303,16 +302,11 @@ def train(config: RunConfig) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    transformers.utils.logging.disable_progress_bar()
     try:
-        train(read_config(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return exit_code(lambda: train(read_config(argv)))
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-    return 0
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from transformers.utils import logging
-
 import vaswani  # noqa: F401 - registers the model
 from vaswani.corpora import decode_lines, read_lines
-from vaswani.run_config import UserError, as_user_error
+from vaswani.run_config import as_user_error, exit_code
 from vaswani.translation import load, translate
 
 
@@ -52,15 +50,11 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-    logging.disable_progress_bar()
     try:
-        run(parse(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return exit_code(lambda: run(parse(argv)))
     except BrokenPipeError:  # whoever read us has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 import dataclasses
 import difflib
+import sys
 from argparse import ArgumentDefaultsHelpFormatter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,22 @@ from typing import Any, NamedTuple
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
+from transformers.utils import logging
 
 
 class UserError(Exception):
     """Something the user can mend. The message is one sentence that says what to do next; scripts exit with code 2."""
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    """Does a script's work. A UserError becomes one sentence on standard error and exit code 2."""
+    logging.disable_progress_bar()
+    try:
+        work()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 @contextmanager
