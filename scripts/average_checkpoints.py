@@ -47,8 +47,8 @@ def choose(options: argparse.Namespace) -> list[Path]:
 def run(options: argparse.Namespace) -> None:
     folders = choose(options)
     output = options.output or options.run / "averaged"
-    if (output / "config.yaml").exists():
-        raise UserError(f"{output} is a run folder: choose another --output")
+    if output.exists() and not (output / "averaged_from.json").exists() and any(output.iterdir()):
+        raise UserError(f"{output} holds something else than an earlier average: choose another --output")
     tokenizer = AutoTokenizer.from_pretrained(folders[-1])
     average(folders).save_pretrained(output)
     tokenizer.save_pretrained(output)

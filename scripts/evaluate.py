@@ -23,7 +23,7 @@ import vaswani  # noqa: F401 - registers the model
 from vaswani.checkpoint import checkpoints
 from vaswani.corpora import read_lines, write_lines
 from vaswani.plots import bleu_curve
-from vaswani.run_config import UserError, as_user_error, exit_code
+from vaswani.run_config import UserError, as_user_error, exit_code, positive
 from vaswani.score_checks import check_lines, suspicions
 from vaswani.scoring import paired_bootstrap, score_all
 from vaswani.translation import load, translate
@@ -39,7 +39,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lang", help="target language, as de; default: the model's")
     parser.add_argument("--source_lang", help="source language of --testset; default: the model's, or en")
     parser.add_argument("--baseline", help="a file of translations or a model, to compare with by paired bootstrap")
-    parser.add_argument("--num_beams", type=int, help="beam; default: the model's own")
+    parser.add_argument("--num_beams", type=positive, help="beam; default: the model's own")
     parser.add_argument(
         "--generate", nargs="+", default=[], metavar="NAME=VALUE",
         help="more options of generate(), as length_penalty=0.6 length_penalty_type=gnmt",

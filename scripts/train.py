@@ -269,6 +269,11 @@ def train(config: RunConfig) -> None:
 
             if log:
                 smoothed, nll, tokens = accelerator.reduce(sums, "sum").tolist()
+                if not np.isfinite(smoothed):
+                    raise UserError(
+                        f"the loss is no longer a number at step {state['step']:,}: lower lr_factor or raise warmup_steps; "
+                        f"checkpoints up to here are kept, --fresh starts over"
+                    )
                 seconds = time.perf_counter() - clock
                 state["seconds"] += seconds
                 speed = (state["target_tokens"] - tokens_logged) / seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import vaswani  # noqa: F401 - registers the model
 from vaswani.corpora import decode_lines, read_lines
-from vaswani.run_config import as_user_error, exit_code
+from vaswani.run_config import as_user_error, exit_code, positive
 from vaswani.translation import load, translate
 
 
@@ -20,14 +20,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a run folder, or the name of a model on the Hub")
     parser.add_argument("file", nargs="?", default="-", help="text, plain or .gz, a sentence a line; -: standard input")
-    parser.add_argument("--num_beams", type=int, help="beam; default: the model's own")
-    parser.add_argument("--max_tokens", type=int, default=4096, help="padded source tokens a batch, times beams")
-    parser.add_argument("--buffer", type=int, default=1000, help="lines that are read before they are translated")
+    parser.add_argument("--num_beams", type=positive, help="beam; default: the model's own")
+    parser.add_argument("--max_tokens", type=positive, default=4096, help="padded source tokens a batch, times beams")
+    parser.add_argument("--buffer", type=positive, default=1000, help="lines that are read before they are translated")
     parser.add_argument(
         "--on_bad_utf8", choices=["error", "skip", "replace"], default="replace",
         help="a line that is not UTF-8: stop, give an empty line, or replace the bytes",
     )  # fmt: skip
-    return parser.parse_args(argv)
+    return parser.parse_intermixed_args(argv)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         lines = read_lines(Path(options.file), options.on_bad_utf8, counts)
     chosen = {"num_beams": options.num_beams} if options.num_beams else {}
-    while buffer := [line or "" for line in itertools.islice(lines, max(1, options.buffer))]:
+    while buffer := [line or "" for line in itertools.islice(lines, options.buffer)]:
         with as_user_error():
             translations = translate(model, tokenizer, buffer, max_tokens=options.max_tokens, **chosen)
         for translation in translations:

@@ -134,5 +134,11 @@ def test_script(run, options, expected, capsys):
 def test_script_errors(run, options, message, capsys):
     assert load_script("average_checkpoints").main([str(run), *options]) == 2
     assert message in capsys.readouterr().err
+    (run / "thesis").mkdir()
+    (run / "thesis" / "config.json").write_text("precious")
+    assert load_script("average_checkpoints").main([str(run), "--last", "1", "--output", str(run / "thesis")]) == 2
+    assert "holds something else than an earlier average" in capsys.readouterr().err
+    assert (run / "thesis" / "config.json").read_text() == "precious"
+    assert load_script("average_checkpoints").main([str(run), "--last", "1", "--output", "/proc/nowhere"]) == 2
     assert load_script("average_checkpoints").main([str(run / "nothing"), "--last", "1"]) == 2
     assert "has no checkpoints" in capsys.readouterr().err

@@ -158,8 +158,7 @@ def test_a_killed_run_leaves_no_trace_of_its_lost_steps(corpus, tmp_path):
 
     original, script.update = script.update, interrupted
     AcceleratorState._reset_state(reset_partial_state=True)
-    with pytest.raises(KeyboardInterrupt):
-        script.main(arguments(corpus, tmp_path / "killed", num_threads=1, **changes))
+    assert script.main(arguments(corpus, tmp_path / "killed", num_threads=1, **changes)) == 130
     assert metrics(tmp_path / "killed", "step")[-1] == 40
     assert train_here(corpus, tmp_path / "killed", **changes) == 0
     whole, killed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
@@ -185,6 +184,15 @@ def test_accumulation_changes_nothing(corpus, tmp_path):
     assert train_here(corpus, tmp_path / "parts", max_tokens=130) == 0
     assert metrics(tmp_path / "parts") == pytest.approx(metrics(tmp_path / "whole"), rel=1e-5)
     assert metrics(tmp_path / "parts", "grad_norm") == pytest.approx(metrics(tmp_path / "whole", "grad_norm"), rel=1e-3)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(corpus, tmp_path, capsys):
+    changes = {"lr_factor": 1e9, "save_steps": 1, "max_steps": 30, "log_steps": 5}
+    assert train_here(corpus, tmp_path / "run", **changes) == 2
+    assert "the loss is no longer a number at step" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def test_another_run_is_not_continued_by_mistake(corpus, tmp_path, capsys):

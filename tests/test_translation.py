@@ -56,6 +56,9 @@ def test_lone_surrogate(folder):
 def test_what_is_no_model(tmp_path):
     with pytest.raises(UserError, match=r"no folder here, so the Hub was asked"):
         load("no/such-model")
+    for name in (str(tmp_path / "none"), "./none", "runs/some/where"):
+        with pytest.raises(UserError, match=f"there is no folder {name}: give a run folder"):
+            load(name)
     with pytest.raises(UserError, match="cannot load a translation model from"):
         load(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "vaswani"}')

@@ -240,7 +240,8 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         counts = Counter(read=0, empty=0, kept=0)
         pairs = _collect(read_pairs(data, split, counts), work / "cache")
         if not counts["kept"]:
-            raise UserError(f"the {split} text has no pair with text on both sides: {dict(counts)}")
+            names = ", ".join(map(str, (text_files(data, split) if uses_files(data) else None) or [data.dataset]))
+            raise UserError(f"the {split} text, {names}, has no pair with text on both sides ({counts['read']:,} read)")
         text[split], report[split] = pairs, counts
     both = itertools.chain.from_iterable((pair["source"], pair["target"]) for pair in text["train"])
     try:

@@ -1,5 +1,6 @@
 """One YAML = one run: flat keys, read into three frozen dataclasses; the command line wins; unknown keys are errors."""
 
+import argparse
 import dataclasses
 import difflib
 import sys
@@ -25,10 +26,22 @@ def exit_code(work: Callable[[], None]) -> int:
     logging.disable_progress_bar()
     try:
         work()
-    except UserError as error:
+    except BrokenPipeError:
+        raise
+    except (UserError, OSError) as error:  # an OSError names its file and reason: no permission, no space, no folder
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
+
+
+def positive(text: str) -> int:
+    """An argparse type."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
+    return int(text)
 
 
 @contextmanager
@@ -74,6 +87,11 @@ class DataConfig:
     split_digits: bool = option(False, "never merge digits in the vocabulary, so that unseen numbers can be copied")
     max_length: int = option(256, "training pairs with a longer side, in tokens, are dropped (authors' code: 256)")
     prepared_dir: str = option("prepared", "folder in which tokenised corpora are kept, one sub-folder each")
+
+    def __post_init__(self):
+        languages = f"source_lang and target_lang are both {self.source_lang!r}: the model would learn to copy"
+        check(self.source_lang != self.target_lang, languages)
+        check(self.max_length >= 2, f"max_length={self.max_length} leaves no room for a word and the end token")
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,16 @@ def load(name: str, device: str | None = None):
         UserError: there is no such model, or it is not one that translates.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    folder = Path(name)
+    if not folder.is_dir() and (folder.is_absolute() or name.startswith(".") or len(folder.parts) > 2):
+        raise UserError(f"there is no folder {name}: give a run folder, or the name of a model on the Hub")
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        asked = "" if Path(name).exists() else " (no folder here, so the Hub was asked)"
-        raise UserError(f"cannot load a translation model from {name}{asked}: {reason}") from None
+        reason = " ".join((str(error) or type(error).__name__).split())[:200]
+        what = "give a run folder or a model's" if folder.is_dir() else "no folder here, so the Hub was asked"
+        raise UserError(f"cannot load a translation model from {name} ({what}): {reason}") from None
     return model.to(device).eval(), tokenizer
 
 
