@@ -88,6 +88,14 @@ def _cpu_computes_bf16() -> bool:
     return flags.exists() and "avx512_bf16" in flags.read_text(encoding="utf-8", errors="replace")
 
 
+def inputs_and_labels(accelerator: Accelerator, model, dataset, rows, pad_token_id: int) -> tuple[dict, torch.Tensor]:
+    """Rows of a tokenised dataset on the device: what the model takes (teacher forcing), and the labels (B, T)."""
+    inputs = {name: x.to(accelerator.device) for name, x in collate(dataset, rows, pad_token_id).items()}
+    labels = inputs.pop("labels")
+    inputs["decoder_input_ids"] = shift_right(labels, accelerator.unwrap_model(model).config)
+    return inputs, labels
+
+
 @torch.no_grad()
 def validation_loss(accelerator: Accelerator, model, valid, pad_token_id: int, max_tokens: int) -> float:
     """Mean -log p per target token, EOS counted, without smoothing: its exponential is the perplexity."""
@@ -96,11 +104,9 @@ def validation_loss(accelerator: Accelerator, model, valid, pad_token_id: int, m
     groups = by_length(lengths, max_tokens)
     sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
     for rows in groups[accelerator.process_index :: accelerator.num_processes]:
-        batch = {name: tensor.to(accelerator.device) for name, tensor in collate(valid, rows, pad_token_id).items()}
-        labels = batch.pop("labels")
-        batch["decoder_input_ids"] = shift_right(labels, accelerator.unwrap_model(model).config)
+        inputs, labels = inputs_and_labels(accelerator, model, valid, rows, pad_token_id)
         with accelerator.autocast():
-            logits = accelerator.unwrap_model(model)(**batch, use_cache=False).logits
+            logits = accelerator.unwrap_model(model)(**inputs, use_cache=False).logits
         loss = label_smoothed_cross_entropy(logits, labels, epsilon=0.0)
         sums += torch.stack((loss.nll.double(), loss.tokens.double()))
     nll, tokens = accelerator.reduce(sums, "sum").tolist()
@@ -128,9 +134,7 @@ def update(accelerator: Accelerator, model, batch, corpus, pad_token_id: int, se
     """Accumulates the gradient of one batch; returns this process's sums of smoothed loss, nll and tokens."""
     sums = torch.zeros(3, device=accelerator.device)
     for i, rows in enumerate(batch.micro_batches):
-        inputs = {name: x.to(accelerator.device) for name, x in collate(corpus, rows, pad_token_id).items()}
-        labels = inputs.pop("labels")
-        inputs["decoder_input_ids"] = shift_right(labels, accelerator.unwrap_model(model).config)
+        inputs, labels = inputs_and_labels(accelerator, model, corpus, rows, pad_token_id)
         last = i == len(batch.micro_batches) - 1
         with nullcontext() if last else accelerator.no_sync(model):
             logits = model(**inputs, use_cache=False).logits

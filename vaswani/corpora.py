@@ -21,7 +21,7 @@ import datasets
 import tokenizers
 
 from . import tokenization_vaswani
-from .run_config import DataConfig, UserError
+from .run_config import DataConfig, UserError, as_user_error
 
 SPLITS = ("train", "valid", "test")
 Pair = dict[str, str]  # "source", "target", and whatever else a corpus says of a pair
@@ -244,10 +244,8 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
             raise UserError(f"the {split} text, {names}, has no pair with text on both sides ({counts['read']:,} read)")
         text[split], report[split] = pairs, counts
     both = itertools.chain.from_iterable((pair["source"], pair["target"]) for pair in text["train"])
-    try:
+    with as_user_error():
         tokenizer = tokenization_vaswani.train_tokenizer(both, data.vocab_size, split_digits=data.split_digits)
-    except ValueError as error:
-        raise UserError(str(error)) from None
     tokenizer.save_pretrained(work / "tokenizer")
     report["vocabulary"] = {"wanted": data.vocab_size, "entries": len(tokenizer)}
     for split, pairs in text.items():

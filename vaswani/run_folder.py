@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import json
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,15 +103,9 @@ class RunFolder:
             self.metrics.close()
             self.write("metrics.jsonl", "".join(records))
             self.metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
-            numbers = (
-                int(line.split("step ", 1)[1].split(" ", 1)[0].replace(",", ""))
-                for line in self._lines("validations.txt")
-            )
-            kept = [
-                line
-                for line, number in zip(self._lines("validations.txt"), list(numbers), strict=True)
-                if number <= step
-            ]
+            step_of = re.compile(r"step ([\d,]+)")
+            validations = self._lines("validations.txt")
+            kept = [line for line in validations if int(step_of.search(line)[1].replace(",", "")) <= step]
             self.write("validations.txt", "".join(kept))
 
     def _lines(self, name: str) -> list[str]:
