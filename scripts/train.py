@@ -34,10 +34,9 @@ from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, by_length, collate
 from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from vaswani.corpora import prepare, write_lines
-from vaswani.loss import label_smoothed_cross_entropy
-from vaswani.modeling_vaswani import shift_right
+from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
-from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, read_config
+from vaswani.run_config import RunConfig, UserError, as_user_error, exit_code, read_config
 from vaswani.run_folder import RunFolder, samples
 from vaswani.scoring import sacrebleu
 from vaswani.translation import translate
@@ -88,36 +87,31 @@ def _cpu_computes_bf16() -> bool:
     return flags.exists() and "avx512_bf16" in flags.read_text(encoding="utf-8", errors="replace")
 
 
-def inputs_and_labels(accelerator: Accelerator, model, dataset, rows, pad_token_id: int) -> tuple[dict, torch.Tensor]:
-    """Rows of a tokenised dataset on the device: what the model takes (teacher forcing), and the labels (B, T)."""
-    inputs = {name: x.to(accelerator.device) for name, x in collate(dataset, rows, pad_token_id).items()}
-    labels = inputs.pop("labels")
-    inputs["decoder_input_ids"] = shift_right(labels, accelerator.unwrap_model(model).config)
-    return inputs, labels
+def on_device(accelerator: Accelerator, dataset, rows, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Rows of a tokenised dataset as the objective takes them."""
+    return {name: x.to(accelerator.device) for name, x in collate(dataset, rows, pad_token_id).items()}
 
 
 @torch.no_grad()
-def validation_loss(accelerator: Accelerator, model, valid, pad_token_id: int, max_tokens: int) -> float:
+def validation_loss(accelerator: Accelerator, objective, valid, pad_token_id: int, max_tokens: int) -> float:
     """Mean -log p per target token, EOS counted, without smoothing: its exponential is the perplexity."""
-    model.eval()
+    objective.eval()
     lengths = np.maximum(*(valid.data[f"{side}_length"].to_numpy() for side in SIDES))
     groups = by_length(lengths, max_tokens)
     sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
     for rows in groups[accelerator.process_index :: accelerator.num_processes]:
-        inputs, labels = inputs_and_labels(accelerator, model, valid, rows, pad_token_id)
         with accelerator.autocast():
-            logits = accelerator.unwrap_model(model)(**inputs, use_cache=False).logits
-        loss = label_smoothed_cross_entropy(logits, labels, epsilon=0.0)
+            loss = accelerator.unwrap_model(objective)(**on_device(accelerator, valid, rows, pad_token_id))
         sums += torch.stack((loss.nll.double(), loss.tokens.double()))
     nll, tokens = accelerator.reduce(sums, "sum").tolist()
-    model.train()
+    objective.train()
     return nll / tokens
 
 
 def translate_all(accelerator: Accelerator, model, tokenizer, sentences: list[str], num_beams: int) -> list[str]:
     """Translations of all sentences, on every process; each translates its share. In float32, as evaluate.py does."""
     world, rank = accelerator.num_processes, accelerator.process_index
-    own = translate(accelerator.unwrap_model(model), tokenizer, sentences[rank::world], num_beams=num_beams)
+    own = translate(model, tokenizer, sentences[rank::world], num_beams=num_beams)
     shares = gather_object([own]) if world > 1 else [own]
     return [shares[i % world][i // world] for i in range(len(sentences))]
 
@@ -130,28 +124,28 @@ def exact_match(hypotheses, test) -> dict[str, float]:
     return {kind: round(100 * sum(equal) / len(equal), 2) for kind, equal in sorted(hits.items())}
 
 
-def update(accelerator: Accelerator, model, batch, corpus, pad_token_id: int, settings: TrainingConfig) -> torch.Tensor:
+def update(accelerator: Accelerator, objective, batch, corpus, pad_token_id: int) -> torch.Tensor:
     """Accumulates the gradient of one batch; returns this process's sums of smoothed loss, nll and tokens."""
     sums = torch.zeros(3, device=accelerator.device)
     for i, rows in enumerate(batch.micro_batches):
-        inputs, labels = inputs_and_labels(accelerator, model, corpus, rows, pad_token_id)
+        inputs = on_device(accelerator, corpus, rows, pad_token_id)
         last = i == len(batch.micro_batches) - 1
-        with nullcontext() if last else accelerator.no_sync(model):
-            logits = model(**inputs, use_cache=False).logits
-            loss = label_smoothed_cross_entropy(
-                logits, labels, settings.label_smoothing, spread=settings.smoothing_over
-            )
+        with nullcontext() if last else accelerator.no_sync(objective):
+            loss = objective(**inputs)
             # The gradient wanted is that of the sum over all processes / all target tokens; DDP takes their mean.
             accelerator.backward(loss.smoothed * (accelerator.num_processes / batch.target_tokens))
         sums += torch.stack((loss.smoothed.detach(), loss.nll, loss.tokens))
     return sums
 
 
-def validate(config: RunConfig, accelerator: Accelerator, model, tokenizer, valid, state: dict, run: RunFolder) -> None:
+def validate(
+    config: RunConfig, accelerator: Accelerator, objective, tokenizer, valid, state: dict, run: RunFolder
+) -> None:
     """Loss and perplexity of the whole set; BLEU and samples of greedy translations."""
-    nll = validation_loss(accelerator, model, valid, tokenizer.pad_token_id, max_tokens=4096)
+    nll = validation_loss(accelerator, objective, valid, tokenizer.pad_token_id, max_tokens=4096)
     chosen = valid.select(range(min(config.training.eval_sentences or len(valid), len(valid))))
     sources, references = list(chosen["source"]), list(chosen["target"])
+    model = accelerator.unwrap_model(objective).model
     hypotheses = translate_all(accelerator, model, tokenizer, sources, num_beams=1)
     bleu = sacrebleu(hypotheses, references)
     best = "*" if bleu.score > state["best_bleu"] else " "
@@ -168,7 +162,7 @@ def validate(config: RunConfig, accelerator: Accelerator, model, tokenizer, vali
 def finish(config: RunConfig, accelerator: Accelerator, model, tokenizer, test, state: dict, run: RunFolder) -> None:
     """Saves the final model and tokenizer at the root of the run folder and scores them on the test set."""
     if accelerator.is_main_process:
-        accelerator.unwrap_model(model).save_pretrained(run.path)
+        model.save_pretrained(run.path)
         tokenizer.save_pretrained(run.path)
     sources, references = list(test["source"]), list(test["target"])
     hypotheses = translate_all(accelerator, model, tokenizer, sources, config.training.num_beams)
@@ -238,8 +232,10 @@ def train(config: RunConfig) -> None:
     model.generation_config.num_beams = settings.num_beams
     model.generation_config.length_penalty = settings.length_penalty
     optimizer = adam(model.parameters(), (settings.adam_beta1, settings.adam_beta2), settings.adam_eps, fused=True)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    run.say(f"model: {accelerator.unwrap_model(model).num_parameters():,} parameters; vocabulary {len(tokenizer):,}")
+    objective, optimizer = accelerator.prepare(
+        Objective(model, settings.label_smoothing, settings.smoothing_over), optimizer
+    )
+    run.say(f"model: {model.num_parameters():,} parameters; vocabulary {len(tokenizer):,}")
     run.say(f"batches: {batches.batches_per_epoch:,} an epoch, of {settings.tokens_per_batch:,} target tokens")
 
     state = {"step": 0, "epoch": 0, "batch": 0, "target_tokens": 0, "seconds": 0.0, "best_bleu": -1.0}
@@ -248,7 +244,7 @@ def train(config: RunConfig) -> None:
         state = load_checkpoint(saved[-1], accelerator, model, optimizer)
         run.rewind(state["step"])
         run.say(f"continuing from {saved[-1]}")
-    model.train()
+    objective.train()
     bar = tqdm(
         total=settings.max_steps, initial=state["step"], unit="step", disable=not (run.main and sys.stderr.isatty())
     )
@@ -258,7 +254,7 @@ def train(config: RunConfig) -> None:
         for batch in batches.epoch(state["epoch"], start=state["batch"]):
             rate = learning_rate(state["step"] + 1, config.model.d_model, settings.warmup_steps, settings.lr_factor)
             set_rate(optimizer, rate)
-            sums += update(accelerator, model, batch, corpus, tokenizer.pad_token_id, settings)
+            sums += update(accelerator, objective, batch, corpus, tokenizer.pad_token_id)
             state["step"] += 1
             state["batch"] += 1
             state["target_tokens"] += batch.target_tokens
@@ -298,7 +294,7 @@ def train(config: RunConfig) -> None:
                 tokens_logged, clock = state["target_tokens"], time.perf_counter()
             paused = time.perf_counter()
             if last or state["step"] % settings.eval_steps == 0:
-                validate(config, accelerator, model, tokenizer, valid, state, run)
+                validate(config, accelerator, objective, tokenizer, valid, state, run)
             if last or state["step"] % settings.save_steps == 0:
                 save_checkpoint(run.path, accelerator, model, optimizer, tokenizer, state, settings.keep_checkpoints)
             clock += time.perf_counter() - paused  # speed is that of training alone

@@ -31,7 +31,7 @@ def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, token
     work = folder.with_name(f".{folder.name}")
     if accelerator.is_main_process:
         shutil.rmtree(work, ignore_errors=True)
-        accelerator.unwrap_model(model).save_pretrained(work, max_shard_size="100GB")
+        model.save_pretrained(work, max_shard_size="100GB")
         tokenizer.save_pretrained(work)
         moments = optimizer.state_dict()
         tensors = {f"{i}.{name}": value for i, entry in moments["state"].items() for name, value in entry.items()}
@@ -50,8 +50,7 @@ def save_checkpoint(run: Path, accelerator: Accelerator, model, optimizer, token
 
 def load_checkpoint(folder: Path, accelerator: Accelerator, model, optimizer) -> dict:
     """Restores what `save_checkpoint` saved and returns its state."""
-    unwrapped = accelerator.unwrap_model(model)
-    load_model(unwrapped, folder / "model.safetensors", strict=True, device=str(accelerator.device))
+    load_model(model, folder / "model.safetensors", strict=True, device=str(accelerator.device))
     moments = optimizer.state_dict()
     for key, value in load_file(folder / "optimizer.safetensors").items():
         index, name = key.split(".", 1)
