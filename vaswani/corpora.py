@@ -5,110 +5,24 @@ The folder's name holds a fingerprint of the inputs: the same inputs are prepare
 """
 
 import functools
-import gzip
 import hashlib
 import itertools
 import json
 import os
 import shutil
 import tempfile
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
 import tokenizers
 
-from . import tokenization_vaswani
+from . import readers, tokenization_vaswani
 from .run_config import DataConfig, UserError, as_user_error
 
 SPLITS = ("train", "valid", "test")
 Pair = dict[str, str]  # "source", "target", and whatever else a corpus says of a pair
-
-
-# --------------------------------------------------------------------------------------------------- reading text files
-def find_file(path: Path) -> Path:
-    for candidate in (path, path.with_name(path.name + ".gz")):
-        if candidate.is_file():
-            return candidate
-    raise UserError(f"there is no file {path} (nor {path.name}.gz beside it): check the path and data_dir")
-
-
-def decode_lines(file: Iterable[bytes], name: str, on_bad_utf8: str, counts: Counter) -> Iterator[str | None]:
-    """Lines of UTF-8 text. Only LF ends a line; a CR before it and a BOM at the start are dropped.
-
-    A line with bytes that are not UTF-8 raises (`on_bad_utf8="error"`), is given as None ("skip") or has them replaced
-    by U+FFFD ("replace"); the last two are counted.
-    """
-    for number, raw in enumerate(file, start=1):
-        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-        if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
-        try:
-            yield raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if on_bad_utf8 == "error":
-                raise UserError(
-                    f"{name}, line {number}: byte 0x{raw[error.start]:02x} at position {error.start} is not UTF-8; "
-                    f"convert the file, or choose --on_bad_utf8 skip or replace"
-                ) from None
-            counts[f"bad UTF-8: {on_bad_utf8}"] += 1
-            yield None if on_bad_utf8 == "skip" else raw.decode("utf-8", errors="replace")
-
-
-def read_lines(path: Path, on_bad_utf8: str = "error", counts: Counter | None = None) -> Iterator[str | None]:
-    """`decode_lines` of a file, plain or .gz."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            yield from decode_lines(file, str(path), on_bad_utf8, Counter() if counts is None else counts)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}; is it whole, and a .gz only if it is named so?") from None
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """A line each, in UTF-8; a line feed inside one becomes a space, so that line n stays line n."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line.replace("\n", " ") + "\n" for line in lines)
-
-
-def read_aligned(source: Path, target: Path, on_bad_utf8: str, counts: Counter) -> Iterator[tuple]:
-    lines = [read_lines(path, on_bad_utf8, counts) for path in (source, target)]
-    end = object()
-    for number, pair in enumerate(itertools.zip_longest(*lines, fillvalue=end)):
-        if end in pair:
-            shorter, longer = (0, 1) if pair[0] is end else (1, 0)
-            paths, lengths = (source, target), [number, number]
-            lengths[longer] += 1 + sum(1 for _ in lines[longer])
-            raise UserError(
-                f"{paths[shorter]} has {lengths[shorter]:,} lines but {paths[longer]} has {lengths[longer]:,}: "
-                f"line n of one must translate line n of the other"
-            )
-        yield pair
-
-
-def read_tsv(path: Path, on_bad_utf8: str, counts: Counter) -> Iterator[tuple]:
-    for number, line in enumerate(read_lines(path, on_bad_utf8, counts), start=1):
-        columns = (line, line) if not line else line.split("\t")  # None: bad bytes; empty: an empty pair
-        if len(columns) != 2:
-            raise UserError(f"{path}, line {number}: {len(columns)} column(s) where SOURCE<TAB>TARGET is needed")
-        yield tuple(columns)
-
-
-def text_files(data: DataConfig, split: str) -> list[Path] | None:
-    """The files of a split: one .tsv, or source and target. None where the config names none."""
-    names = getattr(data, f"{split}_files")
-    if not names:
-        return None
-    paths = [Path(data.data_dir or "") / name for name in names]
-    if len(paths) == 1 and paths[0].name.endswith((".tsv", ".tsv.gz")):
-        return [find_file(paths[0])]
-    if len(paths) == 1:
-        paths = [paths[0].with_name(f"{paths[0].name}.{lang}") for lang in (data.source_lang, data.target_lang)]
-    if len(paths) != 2:
-        raise UserError(f"{split}_files takes a prefix, two aligned files or one .tsv, not {len(paths)} names")
-    return [find_file(path) for path in paths]
 
 
 # ------------------------------------------------------------------------------------------------------------- datasets
@@ -121,6 +35,10 @@ def embedded_corpus() -> dict[str, list[Pair]]:
 
 def uses_files(data: DataConfig) -> bool:
     return bool(data.data_dir or not data.dataset)
+
+
+def files_of(data: DataConfig, split: str) -> list[Path]:
+    return list(itertools.chain.from_iterable(readers.text_files(data, split) or []))
 
 
 def from_dataset(data: DataConfig, split: str) -> Iterator[Pair]:
@@ -166,9 +84,10 @@ def read_pairs(data: DataConfig, split: str, counts: Counter) -> Iterator[Pair]:
     """The pairs of a split that have text on both sides; `counts` says what was read and dropped."""
     if not uses_files(data):
         pairs = from_dataset(data, split)
-    elif files := text_files(data, split):
-        reader = read_tsv if len(files) == 1 else read_aligned
-        pairs = ({"source": s, "target": t} for s, t in reader(*files, data.on_bad_utf8, counts))
+    elif groups := readers.text_files(data, split):
+        settings = (data.source_lang, data.target_lang, data.on_bad_utf8, data.unicode_form, counts)
+        texts = itertools.chain.from_iterable(readers.read_pairs(files, *settings) for files in groups)
+        pairs = ({"source": s, "target": t} for s, t in texts)
     else:
         raise UserError(f"the config names no {split} text: set {split}_files, or dataset without data_dir")
     for pair in pairs:
@@ -188,7 +107,7 @@ def fingerprint(data: DataConfig) -> str:
     settings = {name: value for name, value in vars(data).items() if name != "prepared_dir"}
     inputs = [datasets.__version__, tokenizers.__version__]
     if uses_files(data):
-        for path in itertools.chain.from_iterable(text_files(data, split) or [] for split in SPLITS):
+        for path in itertools.chain.from_iterable(files_of(data, split) for split in SPLITS):
             status = path.stat()
             inputs.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
     elif data.dataset == "cldr":
@@ -197,7 +116,7 @@ def fingerprint(data: DataConfig) -> str:
         inputs += [babel.__version__, _code("cldr_corpus.py")]
     else:
         inputs += [load_split(data, split)._fingerprint for split in SPLITS]
-    inputs += [_code("tokenization_vaswani.py"), _code("corpora.py")]
+    inputs += [_code(f"{name}.py") for name in ("tokenization_vaswani", "corpora", "readers", "markup", "text_lines")]
     return hashlib.sha256(json.dumps([settings, inputs]).encode()).hexdigest()[:12]
 
 
@@ -240,7 +159,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         counts = Counter(read=0, empty=0, kept=0)
         pairs = _collect(read_pairs(data, split, counts), work / "cache")
         if not counts["kept"]:
-            names = ", ".join(map(str, (text_files(data, split) if uses_files(data) else None) or [data.dataset]))
+            names = ", ".join(map(str, files_of(data, split) if uses_files(data) else [data.dataset]))
             raise UserError(f"the {split} text, {names}, has no pair with text on both sides ({counts['read']:,} read)")
         text[split], report[split] = pairs, counts
     both = itertools.chain.from_iterable((pair["source"], pair["target"]) for pair in text["train"])

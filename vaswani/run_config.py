@@ -78,11 +78,14 @@ class DataConfig:
     test_split: str = option("test", "split of the dataset to test on")
     data_dir: str | None = option(None, "folder of the files below; when given, files are read and not the dataset")
     train_files: list[str] | None = option(
-        None, "training text: PREFIX (reads PREFIX.SOURCE and PREFIX.TARGET, or .gz), two aligned files, or one .tsv"
+        None,
+        "training text, one or several of: PREFIX (reads PREFIX.SOURCE and PREFIX.TARGET), two aligned files, a .tsv, "
+        ".jsonl, .parquet or .tmx, two .sgm of a test set; plain, .gz, .xz, .bz2 or .zst",
     )
     valid_files: list[str] | None = option(None, "validation text, given likewise")
     test_files: list[str] | None = option(None, "test text, given likewise")
     on_bad_utf8: str = option("error", "bytes that are not UTF-8", choices=["error", "skip", "replace"])
+    unicode_form: str = option("none", "normal form that all text is put in", choices=["none", "NFC", "NFKC"])
     vocab_size: int = option(37000, "entries of the vocabulary shared by source and target")
     split_digits: bool = option(False, "never merge digits in the vocabulary, so that unseen numbers can be copied")
     max_length: int = option(256, "training pairs with a longer side, in tokens, are dropped (authors' code: 256)")
