@@ -33,7 +33,7 @@ from transformers import AutoTokenizer
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, by_length, collate
 from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from vaswani.corpora import prepare
+from vaswani.prepared import prepare
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
 from vaswani.run_config import RunConfig, UserError, as_user_error, exit_code, read_config
