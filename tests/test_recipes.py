@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import os
 import re
 import shutil
 
@@ -12,8 +13,8 @@ from load_script import load_script
 from test_download import Server, make_tar
 
 from vaswani import recipes
-from vaswani.download import Archive
-from vaswani.recipes import RECIPES, count_lines, parts, resolve
+from vaswani.download import Archive, left
+from vaswani.recipes import RECIPES, LineCounts, count_lines, parts, resolve
 from vaswani.run_config import UserError
 from vaswani.wmt import Hub, sides
 
@@ -183,6 +184,23 @@ def test_an_archive_that_cannot_be_had_is_named_and_the_others_stay(small, tmp_p
     assert len(resolve("wmt14_en_de", tmp_path / "data", **quiet).train) == 3
 
 
+def test_a_disk_too_small_for_all_of_it_is_noticed_before_the_first_download(small, tmp_path, monkeypatch):
+    server = small("wmt14_en_de")
+    sizes = sum(archive.size for archive in {corpus.archive for _, corpus in parts(RECIPES["wmt14_en_de"])})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": sizes - 1}))
+    with pytest.raises(UserError, match="what is left to download of wmt14_en_de needs"):
+        resolve("wmt14_en_de", tmp_path / "data", **quiet)
+    assert not server.asked
+
+
+def test_what_is_downloaded_in_part_needs_no_room_again(tmp_path):
+    archive = Archive("a.tgz", (), "sha256:", "", 1000)
+    assert left(archive, tmp_path) == 1000
+    (tmp_path / "a.tgz.part").write_bytes(b"x" * 400)
+    assert left(archive, tmp_path) == 600
+    assert left(dataclasses.replace(archive, size=None), tmp_path) == 0
+
+
 # ----------------------------------------------------------------------------------------------------- files of the user
 def test_files_are_found_by_name_anywhere_and_compressed(small, tmp_path):
     server = small("wmt14_en_fr")
@@ -220,8 +238,12 @@ def test_archives_of_the_user_are_unpacked_and_what_is_missing_is_listed(small, 
         error.value
     )
     assert "newstest2014-deen-ref.de.sgm" in str(error.value) and "europarl" not in str(error.value)
-    for name in ("training-parallel-nc-v9.tgz", "wmt13-test.tgz", "wmt14-test-full.tgz"):
+    for name in ("training-parallel-nc-v9.tgz", "wmt13-test.tgz"):
         shutil.copy(tmp_path / name, mine)
+    shutil.copy(mine / "wmt13-test.tgz", mine / "wmt14-test-full.tgz")  # not what its name says
+    with pytest.raises(UserError, match=r"lacks newstest2014-deen-src\.en\.sgm, newstest2014-deen-ref\.de\.sgm \(of"):
+        resolve("wmt14_en_de", mine, "files", **quiet)
+    shutil.copy(tmp_path / "wmt14-test-full.tgz", mine)
     assert len(resolve("wmt14_en_de", mine, "files", **quiet).train) == 3
     assert not server.asked
 
@@ -261,6 +283,15 @@ def test_other_counts_are_reported_and_remembered_until_a_file_changes(small, tm
     assert "Common Crawl: 21 pairs, +1 to the 20 published" in log
     monkeypatch.setattr(recipes, "count_lines", lambda path: pytest.fail(f"{path} is counted again"))
     assert resolve("wmt14_en_de", tmp_path / "data", **quiet) == changed
+
+
+def test_a_changed_file_of_the_same_size_is_counted_again(tmp_path):
+    path, count = tmp_path / "a", LineCounts(tmp_path)
+    path.write_bytes(b"1\n2\n")
+    assert count(path) == 2
+    path.write_bytes(b"1 2\n")
+    os.utime(path, ns=(0, 0))
+    assert count(path) == LineCounts(tmp_path)(path) == 1
 
 
 def test_sides_of_unequal_length_are_an_error(small, tmp_path):

@@ -62,7 +62,7 @@ def fetch(archive: Archive, folder: Path, log=print, tries: int = 5, pause: floa
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    failures = []
+    failures: list[str] = []
     for url in archive.urls:
         log(f"downloading {url}" + (f" ({archive.size / 1e6:,.0f} MB)" if archive.size else ""))
         try:
@@ -104,7 +104,7 @@ def _download(url: str, part: Path, archive: Archive, log, tries: int, pause: fl
                 raise Unavailable(f"HTTP {error.code} {error.reason}") from None
             problem = f"HTTP {error.code} {error.reason}"
         except NETWORK_ERRORS as error:
-            problem = str(error) or type(error).__name__
+            problem = str(getattr(error, "reason", error)) or type(error).__name__
         failed = 0 if _size(part) > furthest else failed + 1
         furthest = max(furthest, _size(part))
         if failed >= tries:
@@ -143,6 +143,11 @@ def _append(url: str, part: Path, archive: Archive) -> None:
                 bar.update(len(chunk))
     if total is not None and _size(part) < total:
         raise ConnectionError(f"the connection broke off after {_size(part):,} of {total:,} bytes")
+
+
+def left(archive: Archive, folder: Path) -> int:
+    """Bytes still to download of an archive, as far as its size is known."""
+    return max(0, (archive.size or 0) - _size(folder / f"{archive.name}.part"))
 
 
 def _size(path: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import datasets
 import fsspec
 
-from .download import CHUNK, Archive, check_space, extract, fetch, is_right, whole
+from .download import CHUNK, Archive, check_space, extract, fetch, is_right, left, whole
 from .run_config import UserError
 from .wmt import RECIPES, Corpus, Hub, Recipe, sides
 
@@ -187,9 +187,12 @@ def _from_text(recipe: Recipe, folder: Path, download: bool, log) -> list[tuple[
             f"{folder} lacks {'; '.join(names)}: put these files, or the archives that hold them, into it, "
             "or take recipe_source archives"
         )
-    check_space(folder, sum(archive.size or 0 for archive in absent), f"what is left to download of {recipe.name}")
+    archives = folder / "archives"
+    check_space(
+        folder, sum(left(archive, archives) for archive in absent), f"what is left to download of {recipe.name}"
+    )
     for archive, members in wanted.items():
-        path = paths[archive] or fetch(archive, folder / "archives", log)
+        path = paths[archive] or fetch(archive, archives, log)
         log(f"unpacking {', '.join(file.name for file in members.values())} from {path.name}")
         extract(path, members)
     inventory = Inventory(folder) if wanted else inventory
