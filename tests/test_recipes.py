@@ -259,6 +259,12 @@ def test_the_authors_archive_becomes_words(small, tmp_path):
     assert [path.name for path in files.train[0]] == ["train.tok.clean.en", "train.tok.clean.de"]
     corpus = RECIPES[name].train[0]
     assert files.train[0][1].read_bytes() == text(corpus.name, "de", 10)
+    (tmp_path / "zipped").mkdir()
+    for path in (tmp_path / "mine").glob("*.[de][en]"):
+        if path not in files.train[0]:
+            (tmp_path / "zipped" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    zipped = resolve(name, tmp_path / "zipped", "files", **quiet)
+    assert [path.read_bytes() for path in zipped.train[0]] == [path.read_bytes() for path in files.train[0]]
     assert resolve(name, tmp_path / "mine", "files", **quiet) == files
 
 
@@ -279,8 +285,8 @@ def test_other_counts_are_reported_and_remembered_until_a_file_changes(small, tm
         path.write_bytes(path.read_bytes() + b"one more")
     log = []
     changed = resolve("wmt14_en_de", tmp_path / "data", log=log.append)
-    assert changed.corpora[1]["lines"] == 21 and changed.corpora[1]["verdict"] == "+1 to the 20 published"
-    assert "Common Crawl: 21 pairs, +1 to the 20 published" in log
+    assert changed.corpora[1]["lines"] == 21 and changed.corpora[1]["verdict"] == "1 more than the 20 published"
+    assert "Common Crawl: 21 pairs, 1 more than the 20 published" in log
     monkeypatch.setattr(recipes, "count_lines", lambda path: pytest.fail(f"{path} is counted again"))
     assert resolve("wmt14_en_de", tmp_path / "data", **quiet) == changed
 
@@ -346,7 +352,7 @@ def test_text_of_the_hub_is_written_once(on_hub, small, tmp_path, monkeypatch):
     assert files.train[0][0].read_bytes() == b"".join(b"train %d\n" % n for n in range(5))
     assert files.train[0][1].read_bytes() == b"".join(b"train %d Deutsch\n" % n for n in range(5))
     assert [entry["lines"] for entry in files.corpora] == [5, 3000, 3003]
-    assert files.corpora[0]["verdict"] == "-1 to the 6 published"
+    assert files.corpora[0]["verdict"] == "1 fewer than the 6 published"
     shutil.rmtree(tmp_path / "wmt14")
     assert resolve("wmt14_en_de", tmp_path / "data", "hub", **quiet) == files
 

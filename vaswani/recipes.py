@@ -90,12 +90,15 @@ def _counted(corpus: Corpus, pair: Pair, lang: str, count: Callable[[Path], int]
             f"{corpus.name}: {pair[0]} has {lines:,} segments where the set has {published:,}, and scores on it could "
             "not be compared: delete it and its translation and run this again"
         )
+    difference = (
+        f"{abs(lines - published):,} {'more' if lines > published else 'fewer'} than the {published:,} published"
+    )
     return {
         "name": corpus.name,
         "lines": lines,
         "published": published,
         "published_by": corpus.lines_from[lang],
-        "verdict": "as published" if lines == published else f"{lines - published:+,} to the {published:,} published",
+        "verdict": "as published" if lines == published else difference,
         "terms": corpus.terms,
         "files": [str(path) for path in pair],
     }
@@ -203,7 +206,7 @@ def _words(pair: Pair, corpus: Corpus, folder: Path) -> Pair:
     """Words of units that "@@ " joins, where a corpus comes in such units."""
     if not corpus.undo_bpe or ".bpe." not in pair[0].name:
         return pair
-    words = tuple(folder / path.name.replace(".bpe.32000", "") for path in pair)
+    words = tuple(folder / path.name.replace(".bpe.32000", "").removesuffix(".gz").removesuffix(".xz") for path in pair)
     for units, target in zip(pair, words, strict=True):
         if target.exists():
             continue
