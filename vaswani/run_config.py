@@ -86,6 +86,26 @@ class DataConfig:
     test_files: list[str] | None = option(None, "test text, given likewise")
     on_bad_utf8: str = option("error", "bytes that are not UTF-8", choices=["error", "skip", "replace"])
     unicode_form: str = option("none", "normal form that all text is put in", choices=["none", "NFC", "NFKC"])
+    min_words: int = option(
+        1, "training pairs with a side of fewer words are dropped; words are what white space divides"
+    )
+    max_words: int | None = option(
+        None, "training pairs with a longer side, in words, are dropped (ConvS2S, EN-FR: 175)"
+    )
+    max_ratio: float | None = option(
+        None, "training pairs are dropped whose one side has more than this times the words of the other (EN-FR: 1.5)"
+    )
+    drop_identical: bool = option(False, "drop training pairs whose two sides are the same words")
+    drop_duplicates: bool = option(False, "drop training pairs that occurred before, both sides the same")
+    min_script: float | None = option(
+        None, "least share of a side's letters in the script of its language, or the training pair is dropped (as 0.5)"
+    )
+    drop_overlap: str = option(
+        "none",
+        "drop training pairs with a side of four or more words that is a line of the validation or test text, but for "
+        "case and white space, or that shares ten words in a row with it",
+        choices=["none", "lines", "10-grams"],
+    )
     vocab_size: int = option(37000, "entries of the vocabulary shared by source and target")
     split_digits: bool = option(False, "never merge digits in the vocabulary, so that unseen numbers can be copied")
     max_length: int = option(256, "training pairs with a longer side, in tokens, are dropped (authors' code: 256)")
@@ -94,6 +114,15 @@ class DataConfig:
     def __post_init__(self):
         languages = f"source_lang and target_lang are both {self.source_lang!r}: the model would learn to copy"
         check(self.source_lang != self.target_lang, languages)
+        check(self.min_words >= 1, f"min_words={self.min_words} must be at least 1")
+        fewest = f"max_words={self.max_words} is less than min_words={self.min_words}: no pair would be left"
+        check(self.max_words is None or self.max_words >= self.min_words, fewest)
+        check(
+            self.max_ratio is None or self.max_ratio >= 1,
+            f"max_ratio={self.max_ratio} must be at least 1: longer/shorter",
+        )
+        in_range = self.min_script is None or 0 < self.min_script <= 1
+        check(in_range, f"min_script={self.min_script} is a share of letters and must lie in (0, 1]")
         check(self.max_length >= 2, f"max_length={self.max_length} leaves no room for a word and the end token")
 
 
