@@ -30,7 +30,16 @@ from .run_config import DataConfig, UserError, as_user_error
 from .tokenization_vaswani import train_tokenizer
 
 PER_MACHINE = {"prepared_dir", "num_workers"}  # settings that do not change what is prepared
-CODE = ("prepared", "corpora", "readers", "text_lines", "markup", "cleaning", "tokenization_vaswani")  # what decides about it
+CODE = (  # what decides about the result
+    "prepared",
+    "corpora",
+    "readers",
+    "text_lines",
+    "markup",
+    "cleaning",
+    "cleaning_steps",
+    "tokenization_vaswani",
+)
 SIDES = ("source", "target")
 BATCH = 2000  # pairs that are handled together
 SHARD = 50_000  # pairs: fewer are not worth a second process
@@ -186,14 +195,18 @@ def tokenise(
     """Token ids (EOS last) and their number: input_ids, labels, source_length, target_length; pairs with a side longer
     than `max_length` are dropped. Several processes each write a part of the Arrow data."""
     encode = functools.partial(_encode, tokenizer=tokenizer, max_length=max_length, keep_text=keep_text)
-    return pairs.with_format("arrow").map(
-        encode,
-        batched=True,
-        batch_size=BATCH,
-        num_proc=workers if len(pairs) > SHARD else None,
-        remove_columns=pairs.column_names,
-        load_from_cache_file=False,
-    ).with_format(None)
+    return (
+        pairs.with_format("arrow")
+        .map(
+            encode,
+            batched=True,
+            batch_size=BATCH,
+            num_proc=workers if len(pairs) > SHARD else None,
+            remove_columns=pairs.column_names,
+            load_from_cache_file=False,
+        )
+        .with_format(None)
+    )
 
 
 def _encode(texts: pa.Table, tokenizer, max_length: int | None, keep_text: bool) -> pa.Table:

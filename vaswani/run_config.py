@@ -129,7 +129,9 @@ class DataConfig:
 
     @property
     def workers(self) -> int:
-        return self.num_workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+        return self.num_workers or (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        )
 
     def __post_init__(self):
         languages = f"source_lang and target_lang are both {self.source_lang!r}: the model would learn to copy"
