@@ -33,9 +33,9 @@ from transformers import AutoTokenizer
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, by_length, collate
 from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from vaswani.prepared import prepare
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
+from vaswani.prepared import prepare
 from vaswani.run_config import RunConfig, UserError, as_user_error, exit_code, read_config
 from vaswani.run_folder import RunFolder, samples
 from vaswani.scoring import sacrebleu

@@ -102,7 +102,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         raw = _collect(read_pairs(data, split, counts), work / "cache")
         settings = data if split == "train" else None
         text[split], found = clean(raw, settings, list(text.values()), data.workers)
-        log(f"{split}: {origin(data, split)}\n{table(found)}")
+        log(f"{split}: {origin(data, split)}" + ("" if found["kept"] == found["read"] else f"\n{table(found)}"))
         if not found["kept"]:
             raise UserError(
                 f"the {split} text, {origin(data, split)}, has no pair with text on both sides ({found['read']:,} read)"
@@ -122,12 +122,16 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         report[split]["removed"] |= {"too long": longer} if limit else {}
         report[split] |= {"kept": len(tokenised), **tokens}
         tokenised.save_to_disk(work / split, num_proc=data.workers if len(tokenised) > SHARD else 1)
-        log(f"{split}: {len(tokenised):,} pairs of {tokens['source tokens']:,} + {tokens['target tokens']:,} tokens")
+        log(
+            f"{split}: {len(tokenised):,} pairs, {tokens['source tokens']:,} + {tokens['target tokens']:,} tokens"
+            + (f"; {longer:,} over max_length={limit} dropped" if longer else "")
+            + "".join(f"; {name}: {count:,}" for name, count in report[split]["mended"].items())
+        )
     if data.recipe:
         files = recipe_files(data.recipe, recipe_folder(data), data.recipe_source)
         report["corpora"], report["notes"] = files.corpora, files.notes
     (work / "removed.json").write_text(json.dumps(removed, indent=2, ensure_ascii=False), encoding="utf-8")
-    length_histograms(report["train"]["lengths"], work / "lengths.png", data.languages)
+    length_histograms(report["train"]["lengths"], work / "lengths.png", " to ".join(data.languages))
     return report
 
 
