@@ -79,9 +79,8 @@ def clean(
     hashes = settings is not None and settings.drop_duplicates
     if not len(raw):
         return raw, _report(raw, np.empty(0, dtype=np.int8), np.empty((2, 0), dtype=np.uint8), steps)
-    columns = {"reason": "int8", "source_words": "uint8", "target_words": "uint8"} | (
-        {"hash": "uint64"} if hashes else {}
-    )
+    columns = {"reason": "int8", "source_words": "uint8", "target_words": "uint8"}
+    columns |= {"hash": "uint64"} if hashes else {}
     judged = raw.map(
         functools.partial(_judge, settings=settings, heldout=held, hashes=hashes),
         batched=True,
@@ -108,9 +107,8 @@ def _judge(
 ) -> dict:
     pairs = Batch(batch["source"], batch["target"])
     columns = {"reason": reasons(pairs, settings, heldout)}
-    columns |= dict(
-        zip(("source_words", "target_words"), pairs.lengths.clip(max=LONGEST).astype(np.uint8), strict=True)
-    )
+    source, target = pairs.lengths.clip(max=LONGEST).astype(np.uint8)
+    columns |= {"source_words": source, "target_words": target}
     return columns | ({"hash": hash_pairs(pairs.sources, pairs.targets)} if hashes else {})
 
 
@@ -126,10 +124,9 @@ def _report(raw: datasets.Dataset, reason: np.ndarray, lengths: np.ndarray, step
     report = {"read": len(raw), "kept": int((reason == KEPT).sum()), "steps": {}, "lengths": {}}
     for name in steps:
         rows = np.flatnonzero(reason == STEPS.index(name))
-        some = (
-            rows[np.unique(np.linspace(0, len(rows) - 1, 3).astype(int))] if len(rows) else rows
-        )  # first, middle, last
-        examples = [{"pair": int(row) + 1} | {s: _short(raw[int(row)][s]) for s in SIDES} for row in some]
+        first_middle_last = np.unique(np.linspace(0, len(rows) - 1, 3).astype(int)) if len(rows) else slice(0)
+        some = (int(row) for row in rows[first_middle_last])
+        examples = [{"pair": row + 1} | {side: _short(raw[row][side]) for side in SIDES} for row in some]
         report["steps"][name] = {"removed": len(rows), "examples": examples}
     for side, words in zip(SIDES, lengths, strict=True):
         histograms = {"before": _histogram(words), "after": _histogram(words[reason == KEPT])}
