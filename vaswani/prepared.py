@@ -109,7 +109,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
             )
         removed[split] = {name: step["examples"] for name, step in found["steps"].items() if step["examples"]}
         steps = {name: step["removed"] for name, step in found["steps"].items()}
-        report[split] = {"read": found["read"], "mended": dict(counts), "removed": steps, "lengths": found["lengths"]}
+        report[split], lengths = {"read": found["read"], "mended": dict(counts), "removed": steps}, found["lengths"]
     tokenizer, report["vocabulary"] = vocabulary(data, text["train"], log)
     tokenizer.save_pretrained(work / "tokenizer")
     for split in SPLITS:
@@ -131,7 +131,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         files = recipe_files(data.recipe, recipe_folder(data), data.recipe_source)
         report["corpora"], report["notes"] = files.corpora, files.notes
     (work / "removed.json").write_text(json.dumps(removed, indent=2, ensure_ascii=False), encoding="utf-8")
-    length_histograms(report["train"]["lengths"], work / "lengths.png", " to ".join(data.languages))
+    length_histograms(lengths, work / "lengths.png", " to ".join(data.languages))
     return report
 
 
