@@ -69,7 +69,7 @@ def clean(
     """The pairs of `raw` (text columns source and target) that stay, in their order, and a report that JSON can hold.
 
     `settings` None drops only pairs that have an empty side, as validation and test text wants. `heldout` is the text that
-    `drop_overlap` compares with. The text stays on disk; at its peak a process holds some 40 bytes a pair.
+    `drop_overlap` compares with. The text and what is found of it stay on disk, mapped; memory holds some 21 bytes a pair at its peak.
 
     The report: "read" and "kept" (pairs), "steps" (by name: "removed" and three "examples", with the number of the pair
     from 1), "lengths" (by side, "before" and "after": entry n counts texts of n words, the last one longer ones too).
