@@ -28,6 +28,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
+from .dropout_vaswani import VaswaniDropout
 from .embedding_vaswani import VaswaniEmbedding, VaswaniSinusoids, positional_encoding
 from .generation_vaswani import VaswaniGenerationMixin
 
@@ -113,15 +114,15 @@ class VaswaniEncoderLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)  # W_1, b_1
         self.fc2 = nn.Linear(config.d_ff, config.d_model)  # W_2, b_2
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = VaswaniDropout(config.dropout)
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:  # (B, L, d)
         """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, equation (2), and the residual and normalisation around it."""
-        return self.final_layer_norm(x + self.dropout(self.fc2(torch.relu(self.fc1(x)))))
+        return self.final_layer_norm(self.dropout(self.fc2(torch.relu(self.fc1(x))), residual=x))
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:  # x: (B, S, d)
         attended, _ = self.self_attn(x, attention_mask=attention_mask, **kwargs)
-        x = self.self_attn_layer_norm(x + self.dropout(attended))
+        x = self.self_attn_layer_norm(self.dropout(attended, residual=x))
         return self.feed_forward(x)
 
 
@@ -144,9 +145,9 @@ class VaswaniDecoderLayer(VaswaniEncoderLayer):
         **kwargs,
     ) -> torch.Tensor:
         attended, _ = self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)
-        x = self.self_attn_layer_norm(x + self.dropout(attended))
+        x = self.self_attn_layer_norm(self.dropout(attended, residual=x))
         attended, _ = self.encoder_attn(x, memory, attention_mask=memory_mask, cache=cache, **kwargs)
-        x = self.encoder_attn_layer_norm(x + self.dropout(attended))
+        x = self.encoder_attn_layer_norm(self.dropout(attended, residual=x))
         return self.feed_forward(x)
 
 
@@ -207,7 +208,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = VaswaniEmbedding(config)
         self.embed_positions = positional_encoding(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = VaswaniDropout(config.dropout)
         self.layers = nn.ModuleList(VaswaniEncoderLayer(config, i) for i in range(config.num_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -247,7 +248,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = VaswaniEmbedding(config)
         self.embed_positions = positional_encoding(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = VaswaniDropout(config.dropout)
         self.layers = nn.ModuleList(VaswaniDecoderLayer(config, i) for i in range(config.num_decoder_layers))
         self.gradient_checkpointing = False
         self.post_init()
