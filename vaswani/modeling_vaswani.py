@@ -56,6 +56,12 @@ def eager_attention_forward(
     return output.transpose(1, 2).contiguous(), weights  # (B, L, h, d_v)
 
 
+def in_autocast_type(x: torch.Tensor) -> torch.Tensor:
+    """What the matrix products would make of x, each for itself: done once for all of them."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
 # ------------------------------------------------------------------------------------- 3.2.2 Multi-head attention
 class VaswaniAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W^Q_i, K W^K_i, V W^V_i)."""
@@ -84,6 +90,7 @@ class VaswaniAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Returns the output (B, L, d) and, from backends that compute them, the weights (B, h, L, S)."""
+        hidden_states = in_autocast_type(hidden_states)
         q = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, h, L, d_k)
         keep = cache  # the half of the cache that belongs to this sub-layer
         if isinstance(cache, EncoderDecoderCache):
@@ -91,7 +98,7 @@ class VaswaniAttention(nn.Module):
         if self.is_cross and keep is not None and cache.is_updated.get(self.layer_idx):
             k, v = keep.layers[self.layer_idx].keys, keep.layers[self.layer_idx].values  # computed once per sentence
         else:
-            states = key_value_states if self.is_cross else hidden_states
+            states = in_autocast_type(key_value_states) if self.is_cross else hidden_states
             k = self.k_proj(states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, h, S, d_k)
             v = self.v_proj(states).unflatten(-1, (-1, self.d_v)).transpose(1, 2)  # (B, h, S, d_v)
             if keep is not None:
@@ -229,7 +236,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         length = inputs_embeds.shape[1]
         positions = torch.arange(length, device=inputs_embeds.device)
         x = self.dropout(inputs_embeds + self.embed_positions(positions, length))  # (B, S, d)
-        mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
+        mask = create_bidirectional_mask(self.config, in_autocast_type(inputs_embeds), attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -285,9 +292,10 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         positions = torch.arange(length, device=inputs_embeds.device) + start
         x = self.dropout(inputs_embeds + self.embed_positions(positions, end))  # (B, T, d)
 
-        mask = create_causal_mask(self.config, inputs_embeds, attention_mask, cache=past)
+        like = in_autocast_type(inputs_embeds)
+        mask = create_causal_mask(self.config, like, attention_mask, cache=past)
         memory_mask = create_bidirectional_mask(
-            self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+            self.config, like, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, memory_mask=memory_mask, cache=cache, **kwargs)
