@@ -33,12 +33,13 @@ from transformers import AutoTokenizer
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, by_length, collate
 from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from vaswani.corpora import prepare, write_lines
+from vaswani.prepared import prepare
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
 from vaswani.run_config import RunConfig, UserError, as_user_error, exit_code, read_config
 from vaswani.run_folder import RunFolder, samples
 from vaswani.scoring import sacrebleu
+from vaswani.text_lines import write_lines
 from vaswani.translation import translate
 
 SIDES = ("source", "target")

@@ -11,8 +11,9 @@ import pytest
 from load_script import load_script
 from transformers import AutoTokenizer
 
-from vaswani.corpora import prepare, read_lines, read_pairs
+from vaswani.corpora import prepare, read_pairs
 from vaswani.run_config import DataConfig, UserError
+from vaswani.text_lines import read_lines
 
 ENGLISH = ["A house.", "Two dogs run.", "", "The man reads a book.", "It rains."]
 GERMAN = ["Ein Haus.", "Zwei Hunde rennen.", "Leer.", "Der Mann liest ein Buch.", "Es regnet."]
@@ -185,7 +186,7 @@ BROKEN = {
     ),
     "tsv with one column": (lambda f: write(f / "p.tsv", ["a\tb", "only one"]), {"train_files": ["p.tsv"]}, "p.tsv, line 2: 1 column"),
     "tsv with three": (lambda f: write(f / "p.tsv", ["a\tb\tc"]), {"train_files": ["p.tsv"]}, "p.tsv, line 1: 3 column"),
-    "three files": (lambda f: None, {"train_files": ["a", "b", "c"]}, "a prefix, two aligned files or one .tsv, not 3"),
+    "three files": (lambda f: None, {"train_files": ["train.en", "train.de", "val.en"]}, "val.en holds one side: the name after it"),
     "nothing named": (lambda f: None, {"valid_files": None}, "names no valid text"),
     "small vocabulary": (lambda f: None, {"vocab_size": 17}, "vocab_size=17 is too small"),
     "all too long": (lambda f: None, {"max_length": 2}, "longer than max_length=2"),

@@ -2,14 +2,24 @@
 
 A *batch* is one optimizer update, the same for any number of processes: about `tokens_per_batch` target tokens of pairs of
 similar length. It is cut into *micro-batches*, each at most `max_tokens` padded positions a side, and every process
-takes equally many of them. The plan of an epoch follows from (seed, epoch) alone, so a run resumes anywhere at once.
+takes equally many of them.
+
+Which lengths share a batch is settled once for a corpus, on the table of (target length, source length): its cells are
+divided into *groups* that each hold a whole number of batches. An epoch then only draws which pairs of a group meet. Its
+plan follows from (seed, epoch) alone, so a run resumes anywhere at once.
 """
 
+import functools
+import hashlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from .loss import IGNORE
 
@@ -21,6 +31,108 @@ class Batch(NamedTuple):
     target_tokens: int  # of the whole batch, over all processes: what the gradient is divided by
 
 
+class Groups(NamedTuple):
+    """Length pairs that are batched together."""
+
+    of_lengths: np.ndarray  # (target length, source length) -> group; uint16 where that is enough, for radix sorts
+    batches: np.ndarray  # (groups,), how many batches a group gives
+    equal: str  # what is shared equally among a group's batches: "tokens" (target tokens) or "sentences"
+
+
+UNEVEN = 0.2  # a batch may be this share larger or smaller than wanted: at 0.05 there is twice the padding
+
+
+def groups_by_length(counts: np.ndarray, tokens_per_batch: float) -> Groups:
+    """Divides the table again and again where that saves most padded positions, down to a batch or a single length pair.
+
+    Args:
+        counts: pairs of each (target length, source length).
+    """
+    of_lengths, batches = np.zeros(counts.shape, np.int32), []
+    tokens = counts * np.arange(len(counts))[:, None]  # target tokens
+    areas = [(0, counts.shape[0], 0, counts.shape[1], max(1, round(tokens.sum() / tokens_per_batch)))]
+    while areas:
+        top, bottom, left, right, wanted = areas.pop()
+        rows, columns = (np.flatnonzero(counts[top:bottom, left:right].any(axis)) for axis in (1, 0))
+        top, bottom, left, right = top + rows[0], top + rows[-1] + 1, left + columns[0], left + columns[-1] + 1
+        area = slice(top, bottom), slice(left, right)
+        cut = _best_cut(counts[area], tokens[area] / tokens_per_batch, wanted)
+        if cut is None:
+            of_lengths[area] = len(batches)
+            batches.append(wanted)
+        elif cut.axis == 0:
+            areas.append((top, top + cut.at, left, right, cut.batches))
+            areas.append((top + cut.at, bottom, left, right, wanted - cut.batches))
+        else:
+            areas.append((top, bottom, left, left + cut.at, cut.batches))
+            areas.append((top, bottom, left + cut.at, right, wanted - cut.batches))
+    return Groups(_narrow(of_lengths, len(batches)), np.array(batches), "tokens")
+
+
+class Cut(NamedTuple):
+    axis: int  # 0: between target lengths
+    at: int  # first row or column behind the cut
+    batches: int  # before the cut
+
+
+def _best_cut(pairs: np.ndarray, share: np.ndarray, wanted: int) -> Cut | None:
+    """The cut of an area into two that spares most padding and leaves whole batches of about the size wanted.
+
+    Args:
+        pairs, share: of each cell, its pairs and what part of a batch they fill.
+        wanted: batches in the area.
+    """
+    best, cut = 0, None
+    for axis in (0, 1) if wanted > 1 else ():
+        before = np.cumsum(share.sum(1 - axis))
+        before, whole = before[:-1], before[-1]
+        batches = np.clip(np.round(before * wanted / whole), 1, wanted - 1)
+        uneven = np.maximum(abs(before / batches - 1), abs((whole - before) / (wanted - batches) - 1))
+        shorter = np.cumsum(pairs.sum(1 - axis))[:-1]  # pairs whose longest one is now that at the cut
+        saved = np.where(uneven <= UNEVEN, shorter * np.arange(len(shorter), 0, -1), 0)
+        if len(saved) and saved.max() > best:
+            at = int(saved.argmax())
+            best, cut = saved[at], Cut(axis, at + 1, int(batches[at]))
+    return cut
+
+
+def groups_by_bucket(counts: np.ndarray, tokens_per_batch: float, mantissa_bits: int) -> Groups:
+    """As the authors' code: a bucket for the longer side (8, 12, 16, 24, 32, ... with one mantissa bit), and as many
+    sentences in a batch as fill a fixed number of positions when padded to the bucket's length. That number is the one
+    which makes the mean batch `tokens_per_batch` target tokens (with 32,768 positions the authors met about 25,000).
+    """
+    target, source = np.indices(counts.shape)
+    longer = np.maximum(target, source)
+    boundaries = [8]
+    while boundaries[-1] < longer.max():
+        boundaries.append(boundaries[-1] + 2 ** (boundaries[-1].bit_length() - 1 - mantissa_bits))
+    boundaries = np.array(boundaries)
+    bucket = np.searchsorted(boundaries, longer)
+    pairs = np.bincount(bucket.ravel(), weights=counts.ravel(), minlength=len(boundaries))
+    wanted = max(1, round((counts * target).sum() / tokens_per_batch))
+
+    def batches(positions: float) -> np.ndarray:
+        return np.maximum(pairs > 0, np.round(pairs / np.maximum(1, positions // boundaries)))
+
+    low, high = 1.0, float(pairs @ boundaries) + boundaries[-1]
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if batches(middle).sum() > wanted else (low, middle)
+    return Groups(_narrow(bucket, len(boundaries)), batches(high).astype(np.int64), "sentences")
+
+
+def _narrow(of_lengths: np.ndarray, groups: int) -> np.ndarray:
+    return of_lengths.astype(np.uint16 if groups <= 1 << 16 else np.int32)
+
+
+class Plan(NamedTuple):
+    """An epoch: batch i is `order[starts[j] : starts[j + 1]]` with j = sequence[i]."""
+
+    order: np.ndarray  # (pairs,), int32; or a slice of a file
+    starts: np.ndarray  # (batches + 1,)
+    sequence: np.ndarray  # (batches,)
+
+
 class TokenBatches:
     """Batches of similar length for one process out of `world_size`.
 
@@ -29,6 +141,8 @@ class TokenBatches:
         tokens_per_batch: mean number of target tokens per update, over all processes.
         max_tokens: padded positions a side in one micro-batch; `None` means one micro-batch per process.
         seed: with the epoch it determines the order.
+        method: "length", or the authors' buckets: "tensor2tensor" (base, one mantissa bit), "tensor2tensor_big" (two).
+        plans: a folder in which the plan of an epoch is kept, for the other processes and for resuming.
     """
 
     def __init__(
@@ -41,53 +155,82 @@ class TokenBatches:
         seed: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        method: str = "length",
+        plans: Path | None = None,
     ):
         if not len(target_lengths):
             raise ValueError("there are no training pairs to batch")
-        self.max_tokens, self.seed, self.rank, self.world_size = max_tokens, seed, rank, world_size
+        self.tokens_per_batch, self.max_tokens, self.seed = tokens_per_batch, max_tokens, seed
+        self.rank, self.world_size, self.method, self.plans = rank, world_size, method, plans
         longest = int(max(np.max(source_lengths), np.max(target_lengths)))
         if longest > np.iinfo(np.int16).max:
             raise ValueError(f"a training pair has {longest} tokens: lower max_length below 32,768")
-        self.source_lengths = np.asarray(source_lengths, dtype=np.int16)
-        self.target_lengths = np.asarray(target_lengths, dtype=np.int16)
         if max_tokens is not None and longest > max_tokens:
             raise ValueError(
                 f"a training pair has {longest} tokens, over max_tokens={max_tokens}: raise it, or lower max_length"
             )
-        self.batches_per_epoch = max(1, round(int(self.target_lengths.sum(dtype=np.int64)) / tokens_per_batch))
+        self.source_lengths = np.asarray(source_lengths, dtype=np.int16)
+        self.target_lengths = np.asarray(target_lengths, dtype=np.int16)
 
-    def plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """All rows in batch order, and where each batch ends in them: (pairs,), (batches,)."""
+    @functools.cached_property
+    def groups(self) -> Groups:
+        shape = int(self.target_lengths.max()) + 1, int(self.source_lengths.max()) + 1
+        cells = self.target_lengths.astype(np.int32) * np.int32(shape[1])
+        cells += self.source_lengths
+        counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+        if self.method == "length":
+            return groups_by_length(counts, self.tokens_per_batch)
+        return groups_by_bucket(
+            counts, self.tokens_per_batch, {"tensor2tensor": 1, "tensor2tensor_big": 2}[self.method]
+        )
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return int(self.groups.batches.sum())
+
+    def plan(self, epoch: int) -> Plan:
+        """The plan of an epoch, from its file where there is one."""
+        if self.plans is None:
+            return self._plan(epoch)
+        inputs = [self.seed, epoch, self.tokens_per_batch, self.method, len(self.target_lengths), np.__version__]
+        path = self.plans / f"epoch_{epoch}-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]}.safetensors"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            work = path.with_suffix(f".{os.getpid()}")
+            save_file(self._plan(epoch)._asdict(), work)
+            os.replace(work, path)
+            for old in sorted(self.plans.glob("*.safetensors"), key=lambda file: file.stat().st_mtime)[:-4]:
+                old.unlink(missing_ok=True)
+        file = safe_open(path, framework="numpy")
+        return Plan(file.get_slice("order"), file.get_tensor("starts"), file.get_tensor("sequence"))
+
+    def _plan(self, epoch: int) -> Plan:
         rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(len(self.target_lengths))  # ties between equal lengths fall anew each epoch
-        # Strips of similar target length, each sorted by source length, up and down in turn so that neighbours match.
-        # Stable sorts, the least significant key first: on 16-bit keys numpy sorts by radix, in linear time.
-        strips = max(1, round(1.4 * self.batches_per_epoch**0.5))  # measured: pads both sides alike
-        order = order[np.argsort(self.target_lengths[order], kind="stable")]
-        strip = self._cut(order, strips).astype(np.int16)
-        source = self.source_lengths[order]
-        inner = np.argsort(np.where(strip % 2 == 0, source, -source), kind="stable")
-        order = order[inner[np.argsort(strip[inner], kind="stable")]]
-        batch = self._cut(order, self.batches_per_epoch)
-        starts = np.searchsorted(batch, np.arange(self.batches_per_epoch + 1))
-        shuffled = rng.permutation(self.batches_per_epoch)
-        rows = np.concatenate([order[starts[i] : starts[i + 1]] for i in shuffled])
-        sizes = starts[shuffled + 1] - starts[shuffled]
-        return rows, np.cumsum(sizes[sizes > 0])  # a pair longer than a whole batch leaves its neighbour empty
-
-    def _cut(self, order: np.ndarray, parts: int) -> np.ndarray:
-        """Numbers the parts when rows in this order are cut into `parts` of equal target tokens: (pairs,), rising."""
-        tokens = np.cumsum(self.target_lengths[order], dtype=np.int64)
-        middle = tokens - self.target_lengths[order] / 2  # a pair belongs where its middle token falls
-        return np.minimum((middle * (parts / tokens[-1])).astype(np.int64), parts - 1)
+        order = rng.permutation(np.arange(len(self.target_lengths), dtype=np.int32))
+        group = self.groups.of_lengths[self.target_lengths, self.source_lengths][order]
+        order = order[np.argsort(group, kind="stable")]  # 16-bit keys: numpy sorts by radix, in linear time
+        ends = np.cumsum(np.bincount(group, minlength=len(self.groups.batches)))
+        del group
+        if self.groups.equal == "tokens":
+            weight = np.cumsum(self.target_lengths[order], dtype=np.int64)
+        else:
+            weight = np.arange(1, len(order) + 1)
+        total = np.where(ends > 0, weight[ends - 1], 0)
+        before = np.concatenate(([0], total[:-1]))
+        batches = self.groups.batches
+        number = np.arange(batches.sum()) - np.repeat(np.cumsum(batches) - batches, batches)  # of a batch in its group
+        share = np.repeat((total - before) / np.maximum(1, batches), batches)
+        starts = np.searchsorted(weight, np.repeat(before, batches) + np.round(number * share), side="right")
+        starts = np.unique(np.append(starts, len(order)))  # a pair longer than a batch leaves its neighbour empty
+        return Plan(order, starts, rng.permutation(len(starts) - 1))
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from batch `start` on."""
-        rows, ends = self.plan(epoch)
-        for i in range(start, len(ends)):
-            batch = rows[ends[i - 1] if i else 0 : ends[i]]
-            own = self.micro_batches(batch)[self.rank :: self.world_size]
-            yield Batch(own, int(self.target_lengths[batch].sum()))
+        plan = self.plan(epoch)
+        for i in plan.sequence[start:]:
+            rows = plan.order[int(plan.starts[i]) : int(plan.starts[i + 1])]
+            own = self.micro_batches(rows)[self.rank :: self.world_size]
+            yield Batch(own, int(self.target_lengths[rows].sum()))
 
     def micro_batches(self, batch: np.ndarray) -> list[np.ndarray]:
         """Cuts a batch into a multiple of `world_size` runs of rows that fit `max_tokens`."""

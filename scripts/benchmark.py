@@ -1,0 +1,23 @@
+"""Measures speed and memory: python scripts/benchmark.py {data} [options]; the last line is JSON."""
+
+import argparse
+import importlib
+import sys
+
+from vaswani.run_config import exit_code
+
+BENCHMARKS = {"data": "planning batches at the size of WMT14 EN-FR"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    commands = parser.add_subparsers(dest="name", required=True)
+    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in BENCHMARKS}
+    for name, module in modules.items():
+        module.add_arguments(commands.add_parser(name, help=BENCHMARKS[name], description=module.__doc__))
+    options = parser.parse_args(argv)
+    return exit_code(lambda: modules[options.name].run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
