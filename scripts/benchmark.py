@@ -1,4 +1,4 @@
-"""Measures speed and memory: python scripts/benchmark.py {data} [options]; the last line is JSON."""
+"""Measures speed and memory: python scripts/benchmark.py {data,train} [options]; the last line is JSON."""
 
 import argparse
 import importlib
@@ -6,7 +6,7 @@ import sys
 
 from vaswani.run_config import exit_code
 
-BENCHMARKS = {"data": "planning batches at the size of WMT14 EN-FR"}
+BENCHMARKS = {"data": "planning batches at the size of WMT14 EN-FR", "train": "training beside other implementations"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -23,23 +23,20 @@ class Shape(NamedTuple):
 
 
 def worst_shape(batches: TokenBatches) -> Shape:
-    """At least the largest micro-batch of any process and epoch.
+    """At least the largest micro-batch that this process will meet.
 
     Looked up in one epoch, with a tenth more pairs, as the others differ a little; `max_tokens` is never exceeded.
     """
-    rows, ends = batches.plan(0)
     worst = Shape(0, 0, 0)
-    for i, end in enumerate(ends):
-        for part in batches.micro_batches(rows[ends[i - 1] if i else 0 : end]):
-            if len(part):
-                shape = Shape(
-                    len(part), int(batches.source_lengths[part].max()), int(batches.target_lengths[part].max())
-                )
-                worst = max(worst, shape, key=lambda shape: (shape.rows * max(shape[1:]), max(shape[1:])))
-    more = -(-11 * worst.rows // 10)
+    for batch in batches.epoch(0):
+        for rows in batch.micro_batches:
+            if len(rows):
+                sides = (int(lengths[rows].max()) for lengths in (batches.source_lengths, batches.target_lengths))
+                worst = max(worst, Shape(len(rows), *sides), key=lambda shape: (shape.rows * max(shape[1:]), shape[1:]))
+    rows = -(-11 * worst.rows // 10)
     if batches.max_tokens is not None:
-        more = min(more, batches.max_tokens // max(worst[1:]))
-    return worst._replace(rows=max(more, worst.rows))
+        rows = min(rows, batches.max_tokens // max(worst[1:]))
+    return worst._replace(rows=rows)
 
 
 def invented(shape: Shape, device: torch.device) -> dict[str, torch.Tensor]:
