@@ -109,7 +109,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         w, mean = weight.to(dtype), weight.mean(0, dtype=wide)  # (V, d), (d,)
         d_hidden = torch.empty_like(hidden, dtype=wide) if with_gradients else None
         d_weight = torch.zeros_like(weight, dtype=wide) if with_gradients else None
-        smoothed = nll = hidden.new_zeros((), dtype=wide)
+        smoothed, nll = (hidden.new_zeros((), dtype=wide) for _ in range(2))
         for start in range(0, len(hidden), rows):
             target = labels[start : start + rows, None]  # (n, 1)
             real, target = target.ne(IGNORE), target.clamp_min(0)

@@ -117,10 +117,13 @@ def memory_needed(objective: nn.Module, shape: Shape) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has held so far: on the device, or resident."""
+    """The most bytes that this process has held since the last call: on the device, or resident."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
+        peak = torch.cuda.max_memory_reserved(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
@@ -136,20 +139,23 @@ def memory_limit(device: torch.device) -> int:
 def find_max_tokens(run: Callable[[int], None], device: torch.device, start: int) -> int:
     """The largest number of padded positions a side, in steps of a hundredth, that fits into nine tenths of the memory.
 
-    On CPU nothing can be tried until it fails, as the system would end the process: two small sizes give the memory of
-    one position, and the size that follows is tried once; where an allocation fails (CUDA, ulimit -v), a tenth less is.
+    On CPU nothing can be tried until it fails, as the system would end the process: sizes that double until they hold more
+    memory than was held before give that of one position, and the size that follows is tried once. Where an allocation fails (CUDA,
+    ulimit -v), a tenth less is tried.
 
     Args:
         run: does a step with that many positions a side.
         start: positions to begin with; at least those of the longest pair.
     """
-    peaks = []
-    for size in (start, 2 * start):
+    size, peaks = start, []
+    while len(peaks) < 3 or peaks[-2] < 1.02 * peaks[-3]:  # the last two then are both above what was held before
         run(size)
         peaks.append(peak_memory(device))
-    per_position = max(1.0, (peaks[1] - peaks[0]) / start)
-    size = max(start, int(start + (0.9 * memory_limit(device) - peaks[0]) / per_position))
-    while size > start:
+        size *= 2
+    tried = size // 2
+    per_position = (peaks[-1] - peaks[-2]) / (tried / 2)
+    size = max(tried, int(tried + (0.9 * memory_limit(device) - peaks[-1]) / per_position))
+    while size > tried:
         try:
             run(size)
             break
@@ -157,6 +163,6 @@ def find_max_tokens(run: Callable[[int], None], device: torch.device, start: int
             if not is_out_of_memory(error):
                 raise
         gc.collect()
-        size = max(start, int(0.9 * size))
-    digits = max(1, 10 ** (len(str(size)) - 2))
+        size = max(tried, int(0.9 * size))
+    digits = 10 ** max(0, len(str(size)) - 2)
     return size // digits * digits

@@ -61,7 +61,7 @@ def ours(work: Work) -> None:
     config._attn_implementation = work.options.attention or ("eager" if work.device == "cpu" else "sdpa")
     model = VaswaniForSeq2SeqLM(config).to(work.device)
     if work.options.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        model.activation_checkpointing_enable()
     if work.options.compile:
         model.model.encoder.compile(dynamic=True)
         model.model.decoder.compile(dynamic=True)
