@@ -166,3 +166,12 @@ def find_max_tokens(run: Callable[[int], None], device: torch.device, start: int
         size = max(tried, int(0.9 * size))
     digits = 10 ** max(0, len(str(size)) - 2)
     return size // digits * digits
+
+
+def largest_max_tokens(objective: nn.Module, optimizer: torch.optim.Optimizer, longest: int) -> int:
+    """`max_tokens` for this device, were all pairs as long as the longest one, which takes most memory."""
+
+    def run(positions: int) -> None:
+        rehearse(objective, optimizer, Shape(positions // longest, longest, longest))
+
+    return find_max_tokens(run, next(objective.parameters()).device, start=max(512, longest))
