@@ -73,7 +73,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     assert train_here(corpus, run, **changes) == 0
     output = capsys.readouterr().out
     results = json.loads((run / "results.json").read_text())
-    assert results["test_bleu"] > 90  # it must look at the source, and reverse it
+    assert results["test_bleu"] > 75  # it must look at the source, and reverse it; 84 to 98 over seeds and roundings
     assert results["signature"].startswith("nrefs:1|case:mixed")
     generation = json.loads((run / "generation_config.json").read_text())
     assert (generation["num_beams"], generation["length_penalty"], generation["length_penalty_type"]) == (
