@@ -150,17 +150,24 @@ def torch_transformer(work: Work) -> None:
     plain_loop(work, model, model, bf16=False)
 
 
-class AfterStep(TrainerCallback):
-    def __init__(self, collator: DataCollatorForSeq2Seq, turn: Callable[[int], None]):
-        self.collator, self.turn, self.tokens = collator, turn, 0
+class CountingTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer that knows the target tokens of its last step."""
 
-    def __call__(self, examples: list[dict]) -> dict:
-        self.tokens += sum(len(example["labels"]) for example in examples)
-        return self.collator(examples)
+    tokens = 0
+
+    def training_step(self, model, inputs, *arguments):
+        self.tokens = int(inputs["labels"].ne(IGNORE).sum())
+        return super().training_step(model, inputs, *arguments)
+
+
+class AfterStep(TrainerCallback):
+    trainer: CountingTrainer
+
+    def __init__(self, turn: Callable[[int], None]):
+        self.turn = turn
 
     def on_step_end(self, arguments, state, control, **_):
-        tokens, self.tokens = self.tokens, 0
-        self.turn(tokens)
+        self.turn(self.trainer.tokens)
 
 
 def trainer(work: Work, bf16: bool = False) -> None:
@@ -168,14 +175,17 @@ def trainer(work: Work, bf16: bool = False) -> None:
     model = marian_model(work)
     lengths = [len(ids) for ids in work.dataset["labels"]]
     tokenizer: PreTrainedTokenizerFast = train_tokenizer(["a"], 300)  # the collator pads with it
-    after = AfterStep(DataCollatorForSeq2Seq(tokenizer, model=model), work.turn)
+    collator, after = DataCollatorForSeq2Seq(tokenizer, model=model), AfterStep(work.turn)
     with tempfile.TemporaryDirectory() as folder:
         arguments = Seq2SeqTrainingArguments(
             folder, per_device_train_batch_size=round(work.options.tokens_per_batch / np.mean(lengths)),
             max_steps=1_000_000, label_smoothing_factor=0.1, bf16=bf16, use_cpu=work.device == "cpu", report_to="none",
             save_strategy="no", logging_strategy="no", disable_tqdm=True,
         )  # fmt: skip
-        Seq2SeqTrainer(model, arguments, train_dataset=work.dataset, data_collator=after, callbacks=[after]).train()
+        after.trainer = CountingTrainer(
+            model, arguments, train_dataset=work.dataset, data_collator=collator, callbacks=[after]
+        )
+        after.trainer.train()
 
 
 CONTENDERS: dict[str, Callable[[Work], None]] = {
