@@ -9,6 +9,7 @@ from vaswani.run_config import exit_code
 BENCHMARKS = {
     "data": "planning batches at the size of WMT14 EN-FR",
     "prepare": "reading, cleaning and tokenising a corpus",
+    "train": "training beside other implementations",
 }
 
 

@@ -8,14 +8,12 @@ The same command again continues from the newest checkpoint. The run folder (--o
 environment.json, metrics.jsonl, validations.txt, samples/, checkpoints/, and the final model with its tokenizer.
 """
 
-import ctypes
 import datetime
 import json
 import os
 import sys
 import time
 from contextlib import nullcontext
-from pathlib import Path
 
 # Before torch is loaded: waiting threads spin a little (small models are a third faster than with none) and then sleep
 # (the default, a hundred times as long, collapses where the cores are shared).
@@ -33,6 +31,8 @@ from transformers import AutoTokenizer
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, by_length, collate
 from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
+from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
 from vaswani.prepared import prepare
@@ -50,7 +50,7 @@ def start_accelerator(config: RunConfig) -> Accelerator:
     cuda = torch.cuda.is_available()
     precision = config.training.mixed_precision
     if precision == "auto":
-        native = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else _cpu_computes_bf16()
+        native = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else computes_bf16()
         precision = "bf16" if native else "no"
     launched, seen = int(os.environ.get("WORLD_SIZE", "1")), 1
     if launched == 1 or "LOCAL_RANK" in os.environ:
@@ -64,28 +64,12 @@ def start_accelerator(config: RunConfig) -> Accelerator:
         )
     if not cuda:  # accelerate sets OMP_NUM_THREADS=1
         keep_freed_memory()
+        fast_float32()
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         torch.set_num_threads(config.training.num_threads or max(1, cores // local))
     set_seed(config.training.seed, device_specific=False)
     return accelerator
-
-
-def keep_freed_memory() -> None:
-    """On CPU every step frees and asks for the same large tensors: let glibc keep them (fewer page faults, 1.2 times
-    the speed on a small model)."""
-    m_trim_threshold, m_mmap_threshold = -1, -3
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(m_mmap_threshold, 1 << 30)
-        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
-    except (OSError, AttributeError):  # another C library: nothing to tune
-        return
-
-
-def _cpu_computes_bf16() -> bool:
-    flags = Path("/proc/cpuinfo")
-    return flags.exists() and "avx512_bf16" in flags.read_text(encoding="utf-8", errors="replace")
 
 
 def on_device(accelerator: Accelerator, dataset, rows, pad_token_id: int) -> dict[str, torch.Tensor]:
@@ -230,6 +214,11 @@ def train(config: RunConfig) -> None:
     attention = "eager" if accelerator.device.type == "cpu" else "sdpa"
     architecture._attn_implementation = attention if settings.attention == "auto" else settings.attention
     model = VaswaniForSeq2SeqLM(architecture)
+    if settings.gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    if settings.torch_compile:
+        model.model.encoder.compile(dynamic=True)
+        model.model.decoder.compile(dynamic=True)
     model.generation_config.num_beams = settings.num_beams
     model.generation_config.length_penalty = settings.length_penalty
     optimizer = adam(model.parameters(), (settings.adam_beta1, settings.adam_beta2), settings.adam_eps, fused=True)
@@ -246,6 +235,13 @@ def train(config: RunConfig) -> None:
         run.rewind(state["step"])
         run.say(f"continuing from {saved[-1]}")
     objective.train()
+    with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
+        if settings.find_max_tokens:
+            run.say(
+                f"max_tokens: {largest_max_tokens(objective, optimizer, int(longest)):,} fit into this machine's memory"
+            )
+            return
+        rehearse(objective, optimizer, worst_shape(batches))
     bar = tqdm(
         total=settings.max_steps, initial=state["step"], unit="step", disable=not (run.main and sys.stderr.isatty())
     )

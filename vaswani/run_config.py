@@ -193,6 +193,11 @@ class TrainingConfig:
     attention: str = option(
         "auto", "attention backend; auto: eager on CPU, sdpa elsewhere", choices=["auto", "eager", "sdpa"]
     )
+    gradient_checkpointing: bool = option(
+        False, "keep only the layers' inputs and compute the rest again: less memory, a third more time"
+    )
+    torch_compile: bool = option(False, "compile encoder and decoder (minutes at the start; needs a compiler)")
+    find_max_tokens: bool = option(False, "find the largest max_tokens that fits into memory, and stop")
     num_threads: int | None = option(None, "CPU threads per process; none: the cores shared by the local processes")
     log_steps: int = option(50, "steps between lines of the log")
     eval_steps: int = option(1000, "steps between validations")
