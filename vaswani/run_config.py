@@ -181,6 +181,7 @@ class RunConfig(NamedTuple):
 
 
 GROUPS = (DataConfig, ModelSettings, TrainingConfig)
+NOT_GIVEN = object()
 
 
 def read_config(argv: list[str] | None = None) -> RunConfig:
@@ -205,8 +206,8 @@ def read_config(argv: list[str] | None = None) -> RunConfig:
             from_file += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
     settings = parser.parse_args(argv, namespace=parser.parse_args([str(config), *from_file]))
     groups = [group(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(group)}) for group in GROUPS]
-    parser.set_defaults(**dict.fromkeys(names, argparse.SUPPRESS))
-    given |= vars(parser.parse_args(argv)).keys() & set(names)
+    seen = vars(parser.parse_args(argv, namespace=argparse.Namespace(**dict.fromkeys(names, NOT_GIVEN))))
+    given |= {name for name in names if seen[name] is not NOT_GIVEN}
     return RunConfig(config.stem, *groups, given=frozenset(given))
 
 

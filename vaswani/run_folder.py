@@ -22,7 +22,6 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from . import __version__
-
 from .run_config import (
     DataConfig,
     ModelSettings,
@@ -75,7 +74,9 @@ class RunFolder:
             path.rename(kept)
             steps = [record["step"] for line in read_lines(kept / "metrics.jsonl") if (record := json.loads(line))]
             saved = len(list(kept.glob("checkpoints/step_*")))
-            print(f"starting over; the earlier run, {max(steps, default=0):,} steps, {saved} checkpoint(s), is kept in {kept}")
+            print(
+                f"starting over; the earlier run, {max(steps, default=0):,} steps, {saved} checkpoint(s), is kept in {kept}"
+            )
             self.close()
             self._claim()
         write_yaml(path / "config.yaml", config._replace(training=dataclasses.replace(config.training, fresh=False)))
