@@ -84,11 +84,12 @@ def attention_heads(weights: np.ndarray, source: list[str], target: list[str], p
         axes = grid[layer, head]
         axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.tick_params(length=0, labelsize=6)
+        axes.tick_params(axis="x", rotation=90)
         if layer == 0:
             axes.set_title(f"head {head + 1}", fontsize=7)
         if head == 0:
             axes.set_ylabel(f"layer {layer + 1}", fontsize=7)
-    grid[0, 0].set_xticks(range(columns), [_shown(token) for token in source], rotation=90)
+    grid[0, 0].set_xticks(range(columns), [_shown(token) for token in source])
     grid[0, 0].set_yticks(range(rows), [_shown(token) for token in target])
     figure.suptitle(title, fontsize=8)
     figure.savefig(path, dpi=130)
