@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -67,8 +66,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def _train(rank: int, world: int, port: int, leader: int, argv: list[str], output: Path, hook: Callable | None) -> None:
-    os.setpgid(0, leader)  # 0: a group of its own
+def _train(rank: int, world: int, port: int, argv: list[str], output: Path, hook: Callable | None) -> None:
     with output.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -95,9 +93,8 @@ class Trainers:
         self.output, port, self.processes = output, free_port(), []
         self.seen = output.stat().st_size if output.exists() else 0
         for rank in range(world):
-            leader = self.processes[0].pid if rank else 0
-            arguments = (rank, world, port, leader, [*argv, "--num_threads", "1"], output, hook)
-            self.processes.append(context.Process(target=_train, args=arguments))
+            arguments = (rank, world, port, [*argv, "--num_threads", "1"], output, hook)
+            self.processes.append(context.Process(target=_train, args=arguments, daemon=True))
             self.processes[-1].start()
 
     def text(self) -> str:
@@ -112,8 +109,9 @@ class Trainers:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group."""
-        os.killpg(self.processes[0].pid, signal.SIGKILL)
+        """SIGKILL to all of them."""
+        for process in self.processes:
+            process.kill()
         self.codes()
 
     def codes(self, seconds: float = 120) -> list[int]:
