@@ -64,7 +64,7 @@ class Reference(nn.Module):
         )
         self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, **options), config.num_decoder_layers)
         self.embedding = nn.Parameter(model.lm_head.weight.detach().clone())
-        self.positions = sinusoids(64, config.d_model).float()
+        self.positions = sinusoids(64, config.d_model)
         with torch.no_grad():
             for theirs, ours in zip(
                 (*self.encoder.layers, *self.decoder.layers),
@@ -99,8 +99,18 @@ class Reference(nn.Module):
         return states @ self.embedding.T
 
 
-def test_two_hundred_losses_equal_those_of_a_plain_loop(corpus, tmp_path):
-    """torch's own modules, optimizer and loss, and the formulas as the paper prints them; the same weights and order."""
+@pytest.fixture
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_two_hundred_losses_equal_those_of_a_plain_loop(corpus, tmp_path, float64):
+    """torch's own modules, optimizer and loss, and the formulas as the paper prints them; the same weights and order.
+
+    In float64: in float32 two equal trainings part by rounding alone, here by 1e-4 after about a hundred steps.
+    """
     run = tmp_path / "run"
     assert train_here(corpus, run, max_steps=200, num_layers=2) == 0
     prepared = corpus / "prepared" / json.loads((run / "environment.json").read_text())["data"]
@@ -126,5 +136,5 @@ def test_two_hundred_losses_equal_those_of_a_plain_loop(corpus, tmp_path):
         adam.zero_grad()
         loss.backward()
         adam.step()
-    assert losses[-1] < losses[0] / 2 and not math.isnan(losses[-1])
+    assert losses[-1] < losses[0] - 2 and not math.isnan(losses[-1])
     assert metrics(run) == pytest.approx(losses, rel=1e-4)
