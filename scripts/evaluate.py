@@ -21,11 +21,11 @@ import yaml
 
 import vaswani  # noqa: F401 - registers the model
 from vaswani.checkpoint import checkpoints
-from vaswani.corpora import read_lines, write_lines
 from vaswani.plots import bleu_curve
 from vaswani.run_config import UserError, as_user_error, exit_code, positive
 from vaswani.score_checks import check_lines, suspicions
 from vaswani.scoring import paired_bootstrap, score_all
+from vaswani.text_lines import read_lines, write_lines
 from vaswani.translation import load, translate
 
 

@@ -5,7 +5,7 @@ train.py does the same by itself where it is missing. Bad input ends with one se
 
 import sys
 
-from vaswani.corpora import prepare
+from vaswani.prepared import prepare
 from vaswani.run_config import exit_code, read_config
 
 

@@ -38,15 +38,16 @@ from transformers import AutoTokenizer
 
 from vaswani.batching import TokenBatches
 from vaswani.checkpoint import Checkpoints, Progress
-from vaswani.corpora import prepare, write_lines
 from vaswani.diagnostics import far_from_plan
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
+from vaswani.prepared import prepare
 from vaswani.processes import StopRequest, Team, others_must_answer
 from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, flat, read_config
 from vaswani.run_folder import RunFolder, code_version, samples
 from vaswani.scoring import sacrebleu
 from vaswani.starting import starting_model, with_model_of_init_from
+from vaswani.text_lines import write_lines
 from vaswani.trial import dry_run, easy_to_learn, overfit_one_batch
 from vaswani.watching import StepLog, Validation, exact_match, on_device, translate_all
 

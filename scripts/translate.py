@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import vaswani  # noqa: F401 - registers the model
-from vaswani.corpora import decode_lines, read_lines
 from vaswani.run_config import as_user_error, exit_code, positive
+from vaswani.text_lines import decode_lines, read_lines
 from vaswani.translation import load, translate
 
 

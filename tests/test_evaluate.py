@@ -13,8 +13,8 @@ import torch
 from load_script import ROOT, load_script
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.corpora import write_lines
 from vaswani.scoring import score_all
+from vaswani.text_lines import write_lines
 from vaswani.tokenization_vaswani import train_tokenizer
 
 SOURCE = ["The man reads a book in the city.", "Two dogs run home.", "It rains today, they say."]

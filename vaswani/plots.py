@@ -1,5 +1,6 @@
-"""Figures of a run, drawn from its record."""
+"""Figures of a run and of its data, drawn from their records."""
 
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -98,3 +99,35 @@ def attention_heads(weights: np.ndarray, source: list[str], target: list[str], p
 
 def _shown(token: str) -> str:
     return token.replace("$", r"\$").replace(" ", "·")
+
+
+def length_histograms(lengths: dict, path: Path, title: str) -> None:
+    """Lengths in words before and after cleaning. `lengths` is that of a cleaning report: counts by side and time."""
+    plt = _pyplot()
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True, sharey=True, layout="constrained")
+    longest = max(_quantile(counts["before"], 0.998) for counts in lengths.values())
+    for axes, (side, counts), colour in zip(panels, lengths.items(), COLOURS, strict=False):
+        before, after = (counts[when][: longest + 1] for when in ("before", "after"))
+        axes.stairs(after, range(len(after) + 1), fill=True, color=colour, alpha=0.7, label=_summary("after", counts))
+        axes.stairs(before, range(len(before) + 1), color="#333333", label=_summary("before", counts))
+        axes.set(xlabel="words", title=side)
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.legend(frameon=False, loc="upper right", fontsize="small")
+    panels[0].set_ylabel("pairs")
+    panels[0].set_xlim(0, longest + 1)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _summary(when: str, counts: dict) -> str:
+    total, words = sum(counts[when]), sum(length * count for length, count in enumerate(counts[when]))
+    return f"{when}: {total:,} pairs\nmean {words / max(total, 1):.1f}, 99 % up to {_quantile(counts[when], 0.99)}"
+
+
+def _quantile(counts: list[int], share: float) -> int:
+    """The least length that `share` of the texts do not exceed."""
+    return next((length for length, so_far in enumerate(accumulate(counts)) if so_far >= share * sum(counts)), 0)

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import os
 import sys
 from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Iterator
@@ -69,6 +70,13 @@ class DataConfig:
 
     source_lang: str = option("en", "language code of the source")
     target_lang: str = option("de", "language code of the target")
+    reverse: bool = option(False, "translate from target_lang to source_lang instead")
+    recipe: str | None = option(None, "data of the paper by name; `scripts/fetch.py --list` shows them")
+    recipe_source: str = option(
+        "archives",
+        "where a recipe's text is from: the original archives (downloaded), datasets of the Hub, or files in data_dir",
+        choices=["archives", "hub", "files"],
+    )
     dataset: str | None = option(
         None, "'cldr' (embedded, no download), a dataset of the Hub by name, or a folder saved by `datasets`"
     )
@@ -78,19 +86,68 @@ class DataConfig:
     test_split: str = option("test", "split of the dataset to test on")
     data_dir: str | None = option(None, "folder of the files below; when given, files are read and not the dataset")
     train_files: list[str] | None = option(
-        None, "training text: PREFIX (reads PREFIX.SOURCE and PREFIX.TARGET, or .gz), two aligned files, or one .tsv"
+        None,
+        "training text, one or several of: PREFIX (reads PREFIX.SOURCE and PREFIX.TARGET), two aligned files, a .tsv, "
+        ".jsonl, .parquet or .tmx, two .sgm of a test set; plain, .gz, .xz, .bz2 or .zst",
     )
     valid_files: list[str] | None = option(None, "validation text, given likewise")
     test_files: list[str] | None = option(None, "test text, given likewise")
     on_bad_utf8: str = option("error", "bytes that are not UTF-8", choices=["error", "skip", "replace"])
+    unicode_form: str = option("none", "normal form that all text is put in", choices=["none", "NFC", "NFKC"])
+    min_words: int = option(
+        1, "training pairs with a side of fewer words are dropped; words are what white space divides"
+    )
+    max_words: int | None = option(
+        None, "training pairs with a longer side, in words, are dropped (ConvS2S, EN-FR: 175)"
+    )
+    max_ratio: float | None = option(
+        None, "training pairs are dropped whose one side has more than this times the words of the other (EN-FR: 1.5)"
+    )
+    drop_identical: bool = option(False, "drop training pairs whose two sides are the same words")
+    drop_duplicates: bool = option(False, "drop training pairs that occurred before, both sides the same")
+    min_script: float | None = option(
+        None, "least share of a side's letters in the script of its language, or the training pair is dropped (as 0.5)"
+    )
+    drop_overlap: str = option(
+        "none",
+        "drop training pairs with a side of four or more words that is a line of the validation or test text, but for "
+        "case and white space, or that shares ten words in a row with it",
+        choices=["none", "lines", "10-grams"],
+    )
+    tokenizer: str | None = option(None, "a tokenizer to take over, a folder or a name on the Hub; none: learn one")
     vocab_size: int = option(37000, "entries of the vocabulary shared by source and target")
+    vocab_sample: int = option(1_000_000, "pairs, evenly spread over the corpus, that the vocabulary is learned from")
     split_digits: bool = option(False, "never merge digits in the vocabulary, so that unseen numbers can be copied")
     max_length: int = option(256, "training pairs with a longer side, in tokens, are dropped (authors' code: 256)")
     prepared_dir: str = option("prepared", "folder in which tokenised corpora are kept, one sub-folder each")
+    num_workers: int | None = option(None, "processes that clean and tokenise; none: one for each core")
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Of what is translated and into what."""
+        return (self.target_lang, self.source_lang) if self.reverse else (self.source_lang, self.target_lang)
+
+    @property
+    def workers(self) -> int:
+        return self.num_workers or (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        )
 
     def __post_init__(self):
         languages = f"source_lang and target_lang are both {self.source_lang!r}: the model would learn to copy"
         check(self.source_lang != self.target_lang, languages)
+        check(self.min_words >= 1, f"min_words={self.min_words} must be at least 1")
+        fewest = f"max_words={self.max_words} is less than min_words={self.min_words}: no pair would be left"
+        check(self.max_words is None or self.max_words >= self.min_words, fewest)
+        check(
+            self.max_ratio is None or self.max_ratio >= 1,
+            f"max_ratio={self.max_ratio} must be at least 1: longer/shorter",
+        )
+        in_range = self.min_script is None or 0 < self.min_script <= 1
+        check(in_range, f"min_script={self.min_script} is a share of letters and must lie in (0, 1]")
+        for name in ("vocab_sample", "num_workers"):
+            value = getattr(self, name)
+            check(value is None or value >= 1, f"{name}={value} must be at least 1")
         check(self.max_length >= 2, f"max_length={self.max_length} leaves no room for a word and the end token")
 
 

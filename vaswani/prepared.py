@@ -1,0 +1,229 @@
+"""Section 5.1: a corpus tokenised once. `prepare` turns a `DataConfig` into a folder that training maps into memory:
+
+tokenizer/, train/, valid/ and test/ as Arrow data, report.json (what was read, dropped and why), removed.json (examples
+of it) and lengths.png. Its name holds a fingerprint of the inputs: the same inputs are prepared once, others beside them.
+"""
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import tokenizers
+from filelock import FileLock, Timeout
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from .cleaning import clean, table
+from .corpora import SPLITS, Pair, inputs, origin, read_pairs, recipe_files, recipe_folder
+from .plots import length_histograms
+from .run_config import DataConfig, UserError, as_user_error
+from .tokenization_vaswani import train_tokenizer
+
+PER_MACHINE = {"prepared_dir", "num_workers"}  # settings that do not change what is prepared
+CODE = (  # what decides about the result
+    "prepared",
+    "corpora",
+    "readers",
+    "text_lines",
+    "markup",
+    "cleaning",
+    "cleaning_steps",
+    "tokenization_vaswani",
+)
+SIDES = ("source", "target")
+BATCH = 2000  # pairs that are handled together
+SHARD = 50_000  # pairs: fewer are not worth a second process
+
+
+def fingerprint(data: DataConfig) -> str:
+    """Changes with what the prepared data is made from: settings, files (path, size, time), datasets, code, versions."""
+    settings = {name: value for name, value in vars(data).items() if name not in PER_MACHINE}
+    code = [(Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in CODE]
+    known = [settings, inputs(data), datasets.__version__, tokenizers.__version__, code]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+
+
+def prepare(data: DataConfig, log=print) -> Path:
+    """Reads, cleans, tokenises and saves a corpus, unless that was done before. Returns its folder.
+
+    Several processes may ask at once: one works, the others wait. What an interrupted one left behind is removed.
+
+    Raises:
+        UserError: bad input, in one sentence; nothing half-written is left.
+    """
+    name = Path(data.recipe or data.data_dir or data.dataset or "text").name
+    folder = Path(data.prepared_dir) / f"{name}-{data.languages[0]}-{data.languages[1]}-{fingerprint(data)}"
+    if (folder / "report.json").exists():
+        log(f"data: {folder}, prepared before")
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    datasets.disable_progress_bars()
+    with _claimed(folder) as work:
+        if (folder / "report.json").exists():
+            return folder
+        report = _prepare(data, work, log)
+        (work / "report.json").write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
+        shutil.rmtree(work / "cache")
+        os.replace(work, folder)
+    log(f"data: {folder}")
+    return folder
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[Path]:
+    """An empty work folder beside `folder` for the one process that may fill it; leftovers of dead ones are removed."""
+    for leftover in folder.parent.glob(".*.partial"):
+        with contextlib.suppress(Timeout), FileLock(leftover.with_suffix(".lock"), blocking=False):
+            shutil.rmtree(leftover, ignore_errors=True)
+    work = folder.with_name(f".{folder.name}.partial")
+    with FileLock(work.with_suffix(".lock")):
+        try:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _prepare(data: DataConfig, work: Path, log) -> dict:
+    report, removed, text = {}, {}, {}
+    for split in reversed(SPLITS):  # what is held out first: training pairs may not repeat it
+        counts = Counter()
+        raw = _collect(read_pairs(data, split, counts), work / "cache")
+        settings = data if split == "train" else None
+        text[split], found = clean(raw, settings, list(text.values()), data.workers)
+        log(f"{split}: {origin(data, split)}" + ("" if found["kept"] == found["read"] else f"\n{table(found)}"))
+        if not found["kept"]:
+            raise UserError(
+                f"the {split} text, {origin(data, split)}, has no pair with text on both sides ({found['read']:,} read)"
+            )
+        removed[split] = {name: step["examples"] for name, step in found["steps"].items() if step["examples"]}
+        steps = {name: step["removed"] for name, step in found["steps"].items()}
+        report[split] = {"read": found["read"], "mended": dict(counts), "removed": steps, "lengths": found["lengths"]}
+    tokenizer, report["vocabulary"] = vocabulary(data, text["train"], log)
+    tokenizer.save_pretrained(work / "tokenizer")
+    for split in SPLITS:
+        limit = data.max_length if split == "train" else None
+        tokenised = tokenise(text[split], tokenizer, limit, keep_text=split != "train", workers=data.workers)
+        longer = len(text[split]) - len(tokenised)
+        if not len(tokenised):
+            raise UserError(f"every training pair is longer than max_length={data.max_length} tokens: raise it")
+        tokens = {f"{side} tokens": int(tokenised.data[f"{side}_length"].to_numpy().sum()) for side in SIDES}
+        report[split]["removed"] |= {"too long": longer} if limit else {}
+        report[split] |= {"kept": len(tokenised), **tokens}
+        tokenised.save_to_disk(work / split, num_proc=data.workers if len(tokenised) > SHARD else 1)
+        log(
+            f"{split}: {len(tokenised):,} pairs, {tokens['source tokens']:,} + {tokens['target tokens']:,} tokens"
+            + (f"; {longer:,} over max_length={limit} dropped" if longer else "")
+            + "".join(f"; {name}: {count:,}" for name, count in report[split]["mended"].items())
+        )
+    if data.recipe:
+        files = recipe_files(data.recipe, recipe_folder(data), data.recipe_source)
+        report["corpora"], report["notes"] = files.corpora, files.notes
+    (work / "removed.json").write_text(json.dumps(removed, indent=2, ensure_ascii=False), encoding="utf-8")
+    length_histograms(report["train"]["lengths"], work / "lengths.png", " to ".join(data.languages))
+    return report
+
+
+def _collect(pairs: Iterator[Pair], cache: Path) -> datasets.Dataset:
+    """An Arrow file of text, written as it is read: memory holds a few thousand pairs at a time."""
+    first = list(itertools.islice(pairs, BATCH))
+    if not first:
+        return datasets.Dataset.from_dict({"source": [], "target": []})
+    cache.mkdir(parents=True, exist_ok=True)
+    path, schema = cache / f"{len(list(cache.iterdir()))}.arrow", pa.Table.from_pylist(first).schema
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        for batch in itertools.chain([first], iter(lambda: list(itertools.islice(pairs, BATCH)), [])):
+            writer.write_table(pa.Table.from_pylist(batch, schema))
+    return datasets.Dataset.from_file(str(path))
+
+
+def vocabulary(data: DataConfig, train: datasets.Dataset, log) -> tuple[PreTrainedTokenizerBase, dict]:
+    """The tokenizer of a corpus, learned (from both sides of at most `vocab_sample` pairs, evenly spread) or taken over;
+    and what is known of it. Its fertility is the mean number of tokens, without EOS, for a word between white space."""
+    count = min(data.vocab_sample, len(train))
+    sample = train if count == len(train) else train.select(np.linspace(0, len(train) - 1, count).astype(np.int64))
+    with as_user_error(OSError):
+        if data.tokenizer:
+            tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)
+            check_tokenizer(tokenizer, data.tokenizer)
+        else:
+            both = (text for batch in sample.iter(BATCH) for side in SIDES for text in batch[side])
+            tokenizer = train_tokenizer(both, data.vocab_size, split_digits=data.split_digits)
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    known = {
+        "taken from": data.tokenizer,
+        "entries wanted": None if data.tokenizer else data.vocab_size,
+        "entries": len(tokenizer),
+        "merges": len(model.get("merges", [])),
+        "reserved ids": {str(token): i for i, token in sorted(tokenizer.added_tokens_decoder.items())},
+        "pairs learned from": 0 if data.tokenizer else count,
+    }
+    some = sample.select(range(0, len(sample), max(1, len(sample) // 20_000)))
+    for side, language in zip(SIDES, data.languages, strict=True):
+        words = tokens = unknown = 0
+        for batch in some.iter(BATCH):
+            ids = tokenizer(batch[side], add_special_tokens=False)["input_ids"]
+            words += sum(len(text.split()) for text in batch[side])
+            tokens += sum(map(len, ids))
+            unknown += sum(row.count(tokenizer.unk_token_id) for row in ids) if tokenizer.unk_token else 0
+        known[f"fertility {language}"] = round(tokens / words, 3)
+        known[f"unknown {language}"] = unknown / tokens
+    log("vocabulary: " + ", ".join(f"{name} {value}" for name, value in known.items() if value is not None))
+    return tokenizer, known
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """A tokenizer made elsewhere must be able to say where a sentence ends, and pad."""
+    ids = tokenizer("a")["input_ids"]
+    if not tokenizer.is_fast or tokenizer.pad_token_id is None or ids[-1] != tokenizer.eos_token_id:
+        raise ValueError(
+            f"the tokenizer {name} must be a fast one with a padding token, and end every sentence with its EOS token: "
+            f"leave `tokenizer` out to learn one"
+        )
+
+
+def tokenise(
+    pairs: datasets.Dataset, tokenizer, max_length: int | None = None, *, keep_text: bool = True, workers: int = 1
+) -> datasets.Dataset:
+    """Token ids (EOS last) and their number: input_ids, labels, source_length, target_length; pairs with a side longer
+    than `max_length` are dropped. Several processes each write a part of the Arrow data."""
+    encode = functools.partial(_encode, tokenizer=tokenizer, max_length=max_length, keep_text=keep_text)
+    return (
+        pairs.with_format("arrow")
+        .map(
+            encode,
+            batched=True,
+            batch_size=BATCH,
+            num_proc=workers if len(pairs) > SHARD else None,
+            remove_columns=pairs.column_names,
+            load_from_cache_file=False,
+        )
+        .with_format(None)
+    )
+
+
+def _encode(texts: pa.Table, tokenizer, max_length: int | None, keep_text: bool) -> pa.Table:
+    columns, backend = {}, tokenizer.backend_tokenizer
+    backend.encode_special_tokens = tokenizer.split_special_tokens  # a literal "</s>" in a text is text
+    for side, name in zip(SIDES, ("input_ids", "labels"), strict=True):
+        ids = [encoding.ids for encoding in backend.encode_batch_fast(texts[side].to_pylist())]
+        columns[name] = pa.array(ids, pa.list_(pa.int32()))
+        columns[f"{side}_length"] = pa.array([len(row) for row in ids], pa.int32())
+    if keep_text:
+        columns |= {name: texts[name] for name in texts.column_names}
+    found = pa.table(columns)
+    if max_length:
+        longer = pc.max_element_wise(found["source_length"], found["target_length"])
+        found = found.filter(pc.less_equal(longer, max_length))
+    return found
