@@ -141,7 +141,7 @@ class Checkpoints:
         if not all(self.team.gather((folder / "state.json").exists())):
             raise UserError(f"not every process sees {folder}: put output_dir on a file system that all machines share")
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        load_model(self.model, folder / "model.safetensors", strict=True, device=str(self.accelerator.device))
+        load_model(self.model, folder / "model.safetensors", strict=True)
         moments = self.optimizer.state_dict()
         for key, value in load_file(folder / "optimizer.safetensors").items():
             index, name = key.split(".", 1)
