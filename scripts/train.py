@@ -294,13 +294,16 @@ def main(argv: list[str] | None = None) -> int:
         with ExitStack() as at_end, others_must_answer():
             stopped.append(train(read_config(argv), at_end))
 
-    code = exit_code(work)
+    try:
+        code = exit_code(work)
+    except SystemExit as end:  # --help, or another process has failed and said why
+        code = end.code or 0
     if torch.distributed.is_initialized():
         if code:  # the others may be gone, or wait for this one: no farewell that would wait for them
             sys.stdout.flush()
             os._exit(code)
         torch.distributed.destroy_process_group()
-    return code or (128 + stopped[0] if stopped[0] else 0)
+    return code or (128 + stopped[0] if any(stopped) else 0)
 
 
 if __name__ == "__main__":

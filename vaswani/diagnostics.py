@@ -20,7 +20,7 @@ def far_from_plan(config: RunConfig, pairs: int, target_tokens: int, world: int)
         found.append(
             f"the learning rate rises to {peak:.2g}, and the paper's to 0.0007: lower lr_factor or raise warmup_steps"
         )
-    if settings.tokens_per_batch * pairs < world * target_tokens:
+    if world > 1 and settings.tokens_per_batch * pairs < world * target_tokens:
         found.append(
             f"{settings.tokens_per_batch:,} target tokens are {settings.tokens_per_batch * pairs / target_tokens:.1f} pairs, "
             f"fewer than the {world} processes, some of which will idle: raise tokens_per_batch or launch fewer"
