@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani.prepared import prepare
+from vaswani.run_config import read_config
 
 torch.set_num_threads(1)  # models this small lose time on more
 
@@ -136,4 +138,5 @@ def corpus(tmp_path_factory) -> Path:
         "figures": False, "eval_sentences": 5,
     }  # fmt: skip
     (folder / "config.yaml").write_text(json.dumps(config))
+    prepare(read_config([str(folder / "config.yaml")]).data)
     return folder
