@@ -1,61 +1,73 @@
 """Trains a Transformer from raw parallel text: accelerate launch scripts/train.py CONFIG.yaml [--key value ...]
 
-    accelerate launch scripts/train.py configs/quickstart.yaml                              # one process
-    accelerate launch --multi_gpu --num_processes 8 scripts/train.py configs/NAME.yaml      # eight GPUs
-    accelerate launch --multi_gpu --num_processes 2 scripts/train.py configs/NAME.yaml      # two CPU processes, no GPU
+    accelerate launch scripts/train.py configs/quickstart.yaml                                      # one process
+    accelerate launch --config_file configs/accelerate/gpu8.yaml scripts/train.py configs/NAME.yaml # eight GPUs
+    accelerate launch --config_file configs/accelerate/cpu2.yaml scripts/train.py configs/NAME.yaml # two CPU processes
+    python scripts/train.py configs/NAME.yaml --dry-run                                             # what would it do?
 
-The same command again continues from the newest checkpoint. The run folder (--output_dir) is the record: config.yaml,
-environment.json, metrics.jsonl, validations.txt, samples/, checkpoints/, and the final model with its tokenizer.
+The same command again continues from the newest good checkpoint, exactly. SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save and end
+with code 128 + their number. The run folder (--output_dir) is the record: config.yaml, environment.json, metrics.jsonl,
+validations.txt, curves.png, samples/, attention/, checkpoints/, and the final model with its tokenizer.
 """
+# ruff: noqa: E402
+
+import os
+
+LAUNCHER = os.getppid()  # before the imports, which take seconds in which a launcher can die
 
 import datetime
+import itertools
 import json
-import os
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 
 # Before torch is loaded: waiting threads spin a little (small models are a third faster than with none) and then sleep
 # (the default, a hundred times as long, collapses where the cores are shared).
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import accelerate
-import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, gather_object, set_seed
+from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, set_seed
 from datasets import load_from_disk
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
-from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.batching import TokenBatches, by_length, collate
-from vaswani.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from vaswani.batching import TokenBatches
+from vaswani.checkpoint import Checkpoints, Progress
 from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
+from vaswani.diagnostics import far_from_plan
 from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
 from vaswani.prepared import prepare
-from vaswani.run_config import RunConfig, UserError, as_user_error, exit_code, read_config
-from vaswani.run_folder import RunFolder, samples
+from vaswani.processes import StopRequest, Team, others_must_answer
+from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, flat, read_config
+from vaswani.run_folder import RunFolder, code_version, samples
 from vaswani.scoring import sacrebleu
+from vaswani.starting import starting_model, with_model_of_init_from
 from vaswani.text_lines import write_lines
-from vaswani.translation import translate
-
-SIDES = ("source", "target")
+from vaswani.trial import dry_run, easy_to_learn, overfit_one_batch
+from vaswani.watching import StepLog, Validation, exact_match, on_device, translate_all
 
 
 def start_accelerator(config: RunConfig) -> Accelerator:
     """Sets threads and precision; refuses a world other than the one that was launched."""
-    cuda = torch.cuda.is_available()
-    precision = config.training.mixed_precision
+    settings, cuda = config.training, torch.cuda.is_available()
+    precision = settings.mixed_precision
     if precision == "auto":
         native = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else computes_bf16()
         precision = "bf16" if native else "no"
     launched, seen = int(os.environ.get("WORLD_SIZE", "1")), 1
     if launched == 1 or "LOCAL_RANK" in os.environ:
-        patience = InitProcessGroupKwargs(timeout=datetime.timedelta(hours=12))  # while one process prepares the data
-        accelerator = Accelerator(cpu=not cuda, mixed_precision=precision, kwargs_handlers=[patience])
+        timeout = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=settings.process_timeout))
+        with as_user_error():  # a tracker that is not known
+            accelerator = Accelerator(
+                cpu=not cuda, mixed_precision=precision, kwargs_handlers=[timeout], log_with=settings.report_to,
+                project_config=ProjectConfiguration(logging_dir=str(Path(settings.output_dir) / "trackers")),
+            )  # fmt: skip
         seen = accelerator.num_processes
     if launched != seen:
         raise UserError(
@@ -67,53 +79,15 @@ def start_accelerator(config: RunConfig) -> Accelerator:
         fast_float32()
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        torch.set_num_threads(config.training.num_threads or max(1, cores // local))
-    set_seed(config.training.seed, device_specific=False)
+        torch.set_num_threads(settings.num_threads or max(1, cores // local))
     return accelerator
-
-
-def on_device(accelerator: Accelerator, dataset, rows, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Rows of a tokenised dataset as the objective takes them."""
-    return {name: x.to(accelerator.device) for name, x in collate(dataset, rows, pad_token_id).items()}
-
-
-@torch.no_grad()
-def validation_loss(accelerator: Accelerator, objective, valid, pad_token_id: int, max_tokens: int) -> float:
-    """Mean -log p per target token, EOS counted, without smoothing: its exponential is the perplexity."""
-    objective.eval()
-    lengths = np.maximum(*(valid.data[f"{side}_length"].to_numpy() for side in SIDES))
-    groups = by_length(lengths, max_tokens)
-    sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-    for rows in groups[accelerator.process_index :: accelerator.num_processes]:
-        with accelerator.autocast():
-            loss = accelerator.unwrap_model(objective)(**on_device(accelerator, valid, rows, pad_token_id))
-        sums += torch.stack((loss.nll.double(), loss.tokens.double()))
-    nll, tokens = accelerator.reduce(sums, "sum").tolist()
-    objective.train()
-    return nll / tokens
-
-
-def translate_all(accelerator: Accelerator, model, tokenizer, sentences: list[str], num_beams: int) -> list[str]:
-    """Translations of all sentences, on every process; each translates its share. In float32, as evaluate.py does."""
-    world, rank = accelerator.num_processes, accelerator.process_index
-    own = translate(model, tokenizer, sentences[rank::world], num_beams=num_beams)
-    shares = gather_object([own]) if world > 1 else [own]
-    return [shares[i % world][i // world] for i in range(len(sentences))]
-
-
-def exact_match(hypotheses, test) -> dict[str, float]:
-    """Share of translations equal to the reference, per kind of sentence, where the corpus names kinds."""
-    hits: dict[str, list[bool]] = {}
-    for hypothesis, reference, kind in zip(hypotheses, test["target"], test["kind"], strict=True):
-        hits.setdefault(kind, []).append(hypothesis == reference)
-    return {kind: round(100 * sum(equal) / len(equal), 2) for kind, equal in sorted(hits.items())}
 
 
 def update(accelerator: Accelerator, objective, batch, corpus, pad_token_id: int) -> torch.Tensor:
     """Accumulates the gradient of one batch; returns this process's sums of smoothed loss, nll and tokens."""
     sums = torch.zeros(3, device=accelerator.device)
     for i, rows in enumerate(batch.micro_batches):
-        inputs = on_device(accelerator, corpus, rows, pad_token_id)
+        inputs = on_device(corpus, rows, pad_token_id, accelerator.device)
         last = i == len(batch.micro_batches) - 1
         with nullcontext() if last else accelerator.no_sync(objective):
             loss = objective(**inputs)
@@ -123,45 +97,180 @@ def update(accelerator: Accelerator, objective, batch, corpus, pad_token_id: int
     return sums
 
 
-def validate(
-    config: RunConfig, accelerator: Accelerator, objective, tokenizer, valid, state: dict, run: RunFolder
+def train(config: RunConfig, at_end: ExitStack) -> int:
+    """Returns the number of the signal that ended it early, or 0."""
+    # ---------------------------------------------------------------------------------- processes, data, model, batches
+    accelerator = start_accelerator(config)
+    team = Team(accelerator, config.training.process_timeout)
+    say = print if team.main else lambda *_: None
+    config = team.local_first(lambda: with_model_of_init_from(config))
+    if config.training.overfit_one_batch:
+        config = easy_to_learn(config)
+    settings = config.training
+    data = team.local_first(lambda: prepare(config.data, say))
+    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
+    corpus, valid, test = (load_from_disk(str(data / split)) for split in ("train", "valid", "test"))
+    lengths = {side: corpus.data[f"{side}_length"].to_numpy() for side in ("source", "target")}
+    longest = max(max(part.data[f"{side}_length"].to_numpy()) for part in (corpus, valid, test) for side in lengths)
+    with as_user_error():
+        batches = TokenBatches(
+            lengths["source"],
+            lengths["target"],
+            tokens_per_batch=settings.tokens_per_batch,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+            rank=team.rank,
+            world_size=team.world,
+            method=settings.batching,
+            plans=data / "plans",
+        )
+        set_seed(settings.seed)
+        model = starting_model(config, tokenizer, longest, accelerator.device)
+    optimizer = adam(model.parameters(), (settings.adam_beta1, settings.adam_beta2), settings.adam_eps, fused=True)
+    objective, optimizer = accelerator.prepare(
+        Objective(model, settings.label_smoothing, settings.smoothing_over), optimizer
+    )
+    set_seed(settings.seed, device_specific=True)  # no two processes drop the same units
+    objective.train()
+
+    def learn(batch, rate: float) -> list[float]:  # an update outside of a run
+        set_rate(optimizer, rate)
+        sums = update(accelerator, objective, batch, corpus, tokenizer.pad_token_id)
+        optimizer.step()
+        optimizer.zero_grad()
+        return accelerator.reduce(sums, "sum").tolist()
+
+    for warning in far_from_plan(config, len(corpus), int(lengths["target"].sum()), team.world):
+        say(f"warning: {warning}")
+    with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
+        if settings.find_max_tokens:
+            say(
+                f"max_tokens: {largest_max_tokens(objective, optimizer, int(longest)):,} fit into this machine's memory"
+            )
+            return 0
+        rehearse(objective, optimizer, worst_shape(batches))  # memory runs out now, or never
+    if settings.dry_run:
+        dry_run(config, team, say, accelerator.unwrap_model(objective), tokenizer, corpus, batches, learn)
+        return 0
+    if settings.overfit_one_batch:
+        overfit_one_batch(config, team, say, batches, learn)
+        return 0
+
+    # --------------------------------------------------------------------------------------- the record, and where it is
+    code = code_version()
+    run = RunFolder(config, data, team.main, code)
+    at_end.callback(run.close)
+    environment = {
+        "accelerate": accelerate.__version__,
+        "processes": team.world,
+        "threads_per_process": torch.get_num_threads(),
+        "mixed_precision": accelerator.mixed_precision,
+    }
+    team.main_only(lambda: run.open(environment))
+    record = {"settings": flat(config), "code": code}
+    store = Checkpoints(run.path, accelerator, team, model, optimizer, tokenizer, settings, record, run.say)
+    progress = store.resume()
+    run.rewind(progress.step)
+    start_trackers(accelerator, config, run, progress, at_end)
+    upcoming = [len(batch.micro_batches) for batch in itertools.islice(batches.epoch(progress.epoch), 10)]
+    limit = f"at most {settings.max_tokens:,} padded positions" if settings.max_tokens else "any size"
+    run.say(f"model: {model.num_parameters():,} parameters; vocabulary {len(tokenizer):,}")
+    run.say(
+        f"batches: {batches.batches_per_epoch:,} an epoch; an update of {settings.tokens_per_batch:,} target tokens = "
+        f"{team.world} process(es) x {sum(upcoming) / len(upcoming):.1f} micro-batch(es) of {limit}"
+    )
+    validate = Validation(config, accelerator, team, objective, tokenizer, valid, run)
+    bar = tqdm(
+        total=settings.max_steps, initial=progress.step, unit="step", disable=not (run.main and sys.stderr.isatty())
+    )
+    log = StepLog(config, accelerator, progress, run, bar)
+
+    # --------------------------------------------------------------------------------------------------------- the loop
+    stopped_by = 0
+    with StopRequest(LAUNCHER, speak=team.main) as stop:
+        while not (stopped_by or is_over(progress, settings)):
+            for batch in batches.epoch(progress.epoch, start=progress.batch):
+                rate = learning_rate(progress.step + 1, config.model.d_model, settings.warmup_steps, settings.lr_factor)
+                set_rate(optimizer, rate)
+                log.add(update(accelerator, objective, batch, corpus, tokenizer.pad_token_id), len(batch.micro_batches))
+                progress.advance(batch.target_tokens)
+                last = progress.step == settings.max_steps
+                log_it = last or progress.step == 1 or progress.step % settings.log_steps == 0
+                # Measured for the log only; nothing is clipped.
+                norm = accelerator.clip_grad_norm_(model.parameters(), float("inf")) if log_it else None
+                optimizer.step()
+                optimizer.zero_grad()
+
+                if log_it:
+                    log.line(rate, float(norm))
+                paused = time.perf_counter()
+                if last or progress.step % settings.eval_steps == 0:
+                    validate(progress)
+                stopped_by = team.largest(stop.signal)  # the same step on every process
+                over = stopped_by or is_over(progress, settings)
+                if over or progress.step % settings.save_steps == 0:
+                    store.save(progress)
+                log.pause(since=paused)
+                if over:
+                    break
+            else:
+                progress.epoch, progress.batch = progress.epoch + 1, 0
+    bar.close()
+    if stopped_by:
+        run.say(f"stopped by signal {stopped_by} at step {progress.step:,}, which is saved; the same command continues")
+        return stopped_by
+    finish(config, accelerator, team, model, tokenizer, test, progress, run)
+    return 0
+
+
+def is_over(progress: Progress, settings: TrainingConfig) -> bool:
+    """All steps done, or as many validations without a better one as early stopping waits for."""
+    patience = settings.early_stopping_patience
+    waited = bool(patience and progress.scores) and progress.validations_since_best() >= patience
+    return waited or progress.step >= settings.max_steps
+
+
+def start_trackers(
+    accelerator: Accelerator, config: RunConfig, run: RunFolder, progress: Progress, at_end: ExitStack
 ) -> None:
-    """Loss and perplexity of the whole set; BLEU and samples of greedy translations."""
-    nll = validation_loss(accelerator, objective, valid, tokenizer.pad_token_id, max_tokens=4096)
-    chosen = valid.select(range(min(config.training.eval_sentences or len(valid), len(valid))))
-    sources, references = list(chosen["source"]), list(chosen["target"])
-    model = accelerator.unwrap_model(objective).model
-    hypotheses = translate_all(accelerator, model, tokenizer, sources, num_beams=1)
-    bleu = sacrebleu(hypotheses, references)
-    best = "*" if bleu.score > state["best_bleu"] else " "
-    state["best_bleu"] = max(state["best_bleu"], bleu.score)
-    ppl = float(np.exp(min(nll, 50)))
-    line = f"{best} step {state['step']:,} | valid loss {nll:.3f} | ppl {ppl:.2f} | BLEU {bleu.score:.2f} (greedy)"
-    shown = samples(sources, references, hypotheses, config.training.num_samples)
-    run.say(f"{line}\n{shown}")
-    run.note(state["step"], valid_nll=nll, valid_ppl=ppl, valid_bleu=bleu.score)
-    run.write("validations.txt", line + "\n", mode="a")
-    run.write(f"samples/step_{state['step']}.txt", shown)
+    """What metrics.jsonl is told, the trackers of --report_to are told too."""
+    wanted = config.training.report_to or []
+    if missing := [name for name in wanted if name not in map(str, accelerator.log_with)]:
+        raise UserError(f"--report_to {missing[0]} needs its package: pip install {missing[0]}")
+    if wanted:
+        settings = {key: x if isinstance(x, bool | int | float | str) else str(x) for key, x in flat(config).items()}
+        again = {"tensorboard": {"purge_step": progress.step + 1}, "wandb": {"name": run.path.name}}
+        accelerator.init_trackers("vaswani", settings, {name: again[name] for name in wanted if name in again})
+        run.track = accelerator.log
+        for tracker in accelerator.trackers:
+            at_end.callback(tracker.finish)
 
 
-def finish(config: RunConfig, accelerator: Accelerator, model, tokenizer, test, state: dict, run: RunFolder) -> None:
+def finish(
+    config: RunConfig, accelerator: Accelerator, team: Team, model, tokenizer, test, progress: Progress, run: RunFolder
+) -> None:
     """Saves the final model and tokenizer at the root of the run folder and scores them on the test set."""
-    if accelerator.is_main_process:
+    if progress.step < config.training.max_steps:
+        run.say(
+            f"early stopping: {config.training.metric_for_best} was best at step {progress.best_steps()[0]:,} and not since"
+        )
+    if team.main:
         model.save_pretrained(run.path)
         tokenizer.save_pretrained(run.path)
     sources, references = list(test["source"]), list(test["target"])
-    hypotheses = translate_all(accelerator, model, tokenizer, sources, config.training.num_beams)
+    hypotheses = translate_all(team, model, tokenizer, sources, config.training.num_beams)
     bleu = sacrebleu(hypotheses, references)
     results = {
         "test_bleu": bleu.score,
         "signature": bleu.signature,
         "num_beams": config.training.num_beams,
-        "step": state["step"],
+        "step": progress.step,
+        "best_step": progress.best_steps()[0],
     }
     if "kind" in test.column_names:
-        results["exact_match"] = exact_match(hypotheses, test)
+        results["exact_match"] = exact_match(hypotheses, references, list(test["kind"]))
     for name, lines in (("source", sources), ("reference", references), ("translation", hypotheses)):
-        if run.main:
+        if team.main:
             write_lines(run.path / "samples" / f"test.{name}", lines)
     run.write("results.json", json.dumps(results, indent=2))
     run.say(f"test: {bleu}")
@@ -171,144 +280,23 @@ def finish(config: RunConfig, accelerator: Accelerator, model, tokenizer, test, 
     run.say(f"model and tokenizer: {run.path}; try: python scripts/translate.py {run.path}")
 
 
-def train(config: RunConfig) -> None:
-    settings = config.training
-    accelerator = start_accelerator(config)
-    with accelerator.local_main_process_first():
-        data = prepare(config.data, print if accelerator.is_main_process else lambda *_: None)
-    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
-    corpus, valid, test = (load_from_disk(str(data / split)) for split in ("train", "valid", "test"))
-    with as_user_error():
-        architecture = VaswaniConfig(
-            **vars(config.model),
-            vocab_size=len(tokenizer),
-            source_lang=config.data.source_lang,
-            target_lang=config.data.target_lang,
-        )
-        batches = TokenBatches(
-            corpus.data["source_length"].to_numpy(),
-            corpus.data["target_length"].to_numpy(),
-            tokens_per_batch=settings.tokens_per_batch,
-            max_tokens=settings.max_tokens,
-            seed=settings.seed,
-            rank=accelerator.process_index,
-            world_size=accelerator.num_processes,
-        )
-        longest = max(max(part.data[f"{side}_length"].to_numpy()) for part in (corpus, valid, test) for side in SIDES)
-        limit = config.model.max_position_embeddings
-        if config.model.position_encoding == "learned" and longest > limit:
-            raise ValueError(
-                f"a sentence has {longest} tokens, over the {limit} learned positions: raise max_position_embeddings"
-            )
-    environment = {
-        "accelerate": accelerate.__version__,
-        "processes": accelerator.num_processes,
-        "threads_per_process": torch.get_num_threads(),
-        "mixed_precision": accelerator.mixed_precision,
-    }
-    run = RunFolder(config, data, accelerator.is_main_process)
-    accelerator.wait_for_everyone()
-    run.open(environment)
-    accelerator.wait_for_everyone()
-
-    attention = "eager" if accelerator.device.type == "cpu" else "sdpa"
-    architecture._attn_implementation = attention if settings.attention == "auto" else settings.attention
-    model = VaswaniForSeq2SeqLM(architecture)
-    if settings.gradient_checkpointing:
-        model.activation_checkpointing_enable()
-    if settings.torch_compile:
-        model.model.encoder.compile(dynamic=True)
-        model.model.decoder.compile(dynamic=True)
-    model.generation_config.num_beams = settings.num_beams
-    model.generation_config.length_penalty = settings.length_penalty
-    optimizer = adam(model.parameters(), (settings.adam_beta1, settings.adam_beta2), settings.adam_eps, fused=True)
-    objective, optimizer = accelerator.prepare(
-        Objective(model, settings.label_smoothing, settings.smoothing_over), optimizer
-    )
-    run.say(f"model: {model.num_parameters():,} parameters; vocabulary {len(tokenizer):,}")
-    run.say(f"batches: {batches.batches_per_epoch:,} an epoch, of {settings.tokens_per_batch:,} target tokens")
-
-    state = {"step": 0, "epoch": 0, "batch": 0, "target_tokens": 0, "seconds": 0.0, "best_bleu": -1.0}
-    set_seed(settings.seed, device_specific=True)  # no two processes drop the same units
-    if saved := checkpoints(run.path):
-        state = load_checkpoint(saved[-1], accelerator, model, optimizer)
-        run.rewind(state["step"])
-        run.say(f"continuing from {saved[-1]}")
-    objective.train()
-    with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
-        if settings.find_max_tokens:
-            run.say(
-                f"max_tokens: {largest_max_tokens(objective, optimizer, int(longest)):,} fit into this machine's memory"
-            )
-            return
-        rehearse(objective, optimizer, worst_shape(batches))
-    bar = tqdm(
-        total=settings.max_steps, initial=state["step"], unit="step", disable=not (run.main and sys.stderr.isatty())
-    )
-    sums, tokens_logged, clock = torch.zeros(3, device=accelerator.device), state["target_tokens"], time.perf_counter()
-
-    while state["step"] < settings.max_steps:
-        for batch in batches.epoch(state["epoch"], start=state["batch"]):
-            rate = learning_rate(state["step"] + 1, config.model.d_model, settings.warmup_steps, settings.lr_factor)
-            set_rate(optimizer, rate)
-            sums += update(accelerator, objective, batch, corpus, tokenizer.pad_token_id)
-            state["step"] += 1
-            state["batch"] += 1
-            state["target_tokens"] += batch.target_tokens
-            last = state["step"] == settings.max_steps
-            log = last or state["step"] % settings.log_steps == 0
-            norm = None  # measured for the log; nothing is clipped
-            if log:
-                norm = float(accelerator.clip_grad_norm_(model.parameters(), float("inf")))
-            optimizer.step()
-            optimizer.zero_grad()
-            bar.update()
-
-            if log:
-                smoothed, nll, tokens = accelerator.reduce(sums, "sum").tolist()
-                if not np.isfinite(smoothed):
-                    raise UserError(
-                        f"the loss is no longer a number at step {state['step']:,}: lower lr_factor or raise warmup_steps; "
-                        f"checkpoints up to here are kept, --fresh starts over"
-                    )
-                seconds = time.perf_counter() - clock
-                state["seconds"] += seconds
-                speed = (state["target_tokens"] - tokens_logged) / seconds
-                left = (settings.max_steps - state["step"]) * state["seconds"] / state["step"]
-                line = (
-                    f"loss {smoothed / tokens:.3f} | ppl {np.exp(min(nll / tokens, 50)):.2f} | {speed:,.0f} tokens/s | "
-                    f"lr {rate:.2e} | grad norm {norm:.2f} | left {datetime.timedelta(seconds=round(left))}"
-                )
-                bar.set_postfix_str(line)
-                if bar.disable:
-                    run.say(f"step {state['step']:,}/{settings.max_steps:,} | {line}")
-                run.note(
-                    state["step"], loss=smoothed / tokens, nll=nll / tokens, lr=rate, grad_norm=norm,
-                    tokens_per_second=speed, epoch=state["epoch"], target_tokens=state["target_tokens"],
-                    seconds=state["seconds"],
-                )  # fmt: skip
-                sums.zero_()
-                tokens_logged, clock = state["target_tokens"], time.perf_counter()
-            paused = time.perf_counter()
-            if last or state["step"] % settings.eval_steps == 0:
-                validate(config, accelerator, objective, tokenizer, valid, state, run)
-            if last or state["step"] % settings.save_steps == 0:
-                save_checkpoint(run.path, accelerator, model, optimizer, tokenizer, state, settings.keep_checkpoints)
-            clock += time.perf_counter() - paused  # speed is that of training alone
-            if last:
-                break
-        else:
-            state["epoch"], state["batch"] = state["epoch"] + 1, 0
-    bar.close()
-    finish(config, accelerator, model, tokenizer, test, state, run)
-
-
 def main(argv: list[str] | None = None) -> int:
+    stopped = []
+
+    def work() -> None:
+        with ExitStack() as at_end, others_must_answer():
+            stopped.append(train(read_config(argv), at_end))
+
     try:
-        return exit_code(lambda: train(read_config(argv)))
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        code = exit_code(work)
+    except SystemExit as end:  # --help, or another process has failed and said why
+        code = end.code or 0
+    if torch.distributed.is_initialized():
+        if code:  # the others may be gone, or wait for this one: no farewell that would wait for them
+            sys.stdout.flush()
+            os._exit(code)
+        torch.distributed.destroy_process_group()
+    return code or (128 + stopped[0] if any(stopped) else 0)
 
 
 if __name__ == "__main__":

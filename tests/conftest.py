@@ -1,15 +1,21 @@
 """What all tests share: no network, one thread, and models small enough to reason about."""
 
 import copy
+import json
 import os
+import random
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle threads do not spin
+
+from pathlib import Path
 
 import pytest
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani.prepared import prepare
+from vaswani.run_config import read_config
 
 torch.set_num_threads(1)  # models this small lose time on more
 
@@ -99,3 +105,38 @@ def translator():
         return model
 
     return make
+
+
+ENGLISH = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """Numbers in words, the German in reverse order: to be learnt, the decoder has to look at the source.
+
+    A folder with text and a config.yaml for training on it.
+    """
+    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
+    seen = set()
+    for split, size in (("train", 1500), ("valid", 40), ("test", 60)):
+        lines = []
+        while len(lines) < size:
+            numbers = tuple(rng.randrange(10) for _ in range(rng.randint(2, 5)))
+            if split == "train" or numbers not in seen:
+                lines.append(numbers)
+            if split == "train":
+                seen.add(numbers)
+        for lang, words, order in (("en", ENGLISH, 1), ("de", GERMAN, -1)):
+            text = "".join(" ".join(words[i] for i in numbers[::order]) + "\n" for numbers in lines)
+            (folder / f"{split}.{lang}").write_text(text, encoding="utf-8")
+    config = {
+        "data_dir": str(folder), "train_files": ["train"], "valid_files": ["valid"], "test_files": ["test"],
+        "prepared_dir": str(folder / "prepared"), "vocab_size": 300, "d_model": 64, "d_ff": 128, "num_layers": 1,
+        "num_heads": 4, "dropout": 0.0, "tokens_per_batch": 400, "warmup_steps": 100, "lr_factor": 0.4, "log_steps": 1,
+        "eval_steps": 1000, "save_steps": 1000, "mixed_precision": "no", "num_beams": 2, "max_steps": 20,
+        "figures": False, "eval_sentences": 5,
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(json.dumps(config))
+    prepare(read_config([str(folder / "config.yaml")]).data)
+    return folder

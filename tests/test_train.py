@@ -2,74 +2,26 @@
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.state import AcceleratorState
 from load_script import ROOT, load_script
-from safetensors.torch import load_file
+from trainers import arguments, free_port, launch, launched, metrics, same_weights, train_here, train_together
 
-ENGLISH = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    """Numbers in words, the German in reverse order: to be learnt, the decoder has to look at the source."""
-    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
-    seen = set()
-    for split, size in (("train", 1500), ("valid", 40), ("test", 60)):
-        lines = []
-        while len(lines) < size:
-            numbers = tuple(rng.randrange(10) for _ in range(rng.randint(2, 5)))
-            if split == "train" or numbers not in seen:
-                lines.append(numbers)
-            if split == "train":
-                seen.add(numbers)
-        for lang, words, order in (("en", ENGLISH, 1), ("de", GERMAN, -1)):
-            text = "".join(" ".join(words[i] for i in numbers[::order]) + "\n" for numbers in lines)
-            (folder / f"{split}.{lang}").write_text(text, encoding="utf-8")
-    config = {
-        "data_dir": str(folder), "train_files": ["train"], "valid_files": ["valid"], "test_files": ["test"],
-        "prepared_dir": str(folder / "prepared"), "vocab_size": 300, "d_model": 64, "d_ff": 128, "num_layers": 1,
-        "num_heads": 4, "dropout": 0.0, "tokens_per_batch": 400, "warmup_steps": 100, "lr_factor": 0.4, "log_steps": 1,
-        "eval_steps": 1000, "save_steps": 1000, "mixed_precision": "no", "num_beams": 2, "max_steps": 20,
-    }  # fmt: skip
-    (folder / "config.yaml").write_text(json.dumps(config))
-    return folder
-
-
-def arguments(corpus: Path, run: Path, **changes) -> list[str]:
-    options = [word for key, value in changes.items() for word in (f"--{key}", str(value))]
-    return [str(corpus / "config.yaml"), "--output_dir", str(run), *options]
-
-
-def train_here(corpus: Path, run: Path, **changes) -> int:
-    """As a process of its own would: accelerate keeps its state for the life of a process."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    return load_script("train").main(arguments(corpus, run, num_threads=1, **changes))
-
-
-def metrics(run: Path, key: str = "loss") -> list[float]:
-    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
-    return [line[key] for line in lines if key in line]
-
-
-def launch(corpus: Path, run: Path, *launch_options: str, **changes) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "accelerate.commands.launch", *launch_options]
-    command += [str(ROOT / "scripts" / "train.py"), *arguments(corpus, run, **changes)]
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+from vaswani.checkpoint import checkpoints
 
 
 def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     run = tmp_path / "run"
     changes = {"max_steps": 400, "eval_steps": 200, "save_steps": 150, "keep_checkpoints": 2, "log_steps": 50}
+    changes |= {"figures": "true", "eval_sentences": 40, "report_to": "tensorboard"}
+    pytest.importorskip("tensorboard")
     assert train_here(corpus, run, **changes) == 0
     output = capsys.readouterr().out
     results = json.loads((run / "results.json").read_text())
@@ -90,9 +42,15 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
         "samples/step_200.txt",
         "samples/test.translation",
         "model.safetensors",
+        "curves.png",
+        "attention/step_200.png",
     }
     assert expected <= {str(path.relative_to(run)) for path in run.rglob("*")}
     assert output.count("  translation ") >= 3 and "test: BLEU = " in output
+    assert metrics(run, "valid_source_gain")[-1] > 1  # nats per token that the source is worth
+    assert "warning: the translations ignore" not in output
+    assert "1 process(es) x 1.0 micro-batch(es) of any size" in output
+    check_tensorboard(run)
 
     program = f"""
 import vaswani
@@ -133,40 +91,66 @@ print(tok.batch_decode(ids, skip_special_tokens=True), model.config.source_lang,
     assert "has no checkpoints" in capsys.readouterr().err
 
 
+def check_tensorboard(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (events,) = (run / "trackers" / "vaswani").glob("events*")
+    read = EventAccumulator(str(events)).Reload()
+    assert {"loss", "lr", "tokens_per_second", "valid_bleu"} <= set(read.Tags()["scalars"])
+    assert [event.value for event in read.Scalars("loss")] == pytest.approx(metrics(run, "loss"))
+    assert [event.step for event in read.Scalars("valid_bleu")] == [200, 400]
+
+
 def test_resume_is_exact(corpus, tmp_path, capsys):
     changes = {"dropout": 0.2, "save_steps": 7, "max_steps": 25}
     assert train_here(corpus, tmp_path / "whole", **changes) == 0
     assert train_here(corpus, tmp_path / "halves", **changes | {"max_steps": 14}) == 0
     assert train_here(corpus, tmp_path / "halves", **changes) == 0
     assert "continuing from" in capsys.readouterr().out
-    whole, halves = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "halves"))
-    assert all(torch.equal(whole[name], halves[name]) for name in whole)
+    assert same_weights(tmp_path / "whole", tmp_path / "halves")
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "halves")
 
 
-def test_a_killed_run_leaves_no_trace_of_its_lost_steps(corpus, tmp_path):
+def test_an_interrupted_run_leaves_no_trace_of_its_lost_steps(corpus, tmp_path):
     """Interrupted between checkpoints and past an epoch's end, resumed: the same weights and the same record."""
-    changes = {"save_steps": 15, "max_steps": 50, "log_steps": 5, "eval_steps": 10, "eval_sentences": 5}
+    changes = {"save_steps": 15, "max_steps": 50, "log_steps": 5, "eval_steps": 10}
     assert train_here(corpus, tmp_path / "whole", **changes) == 0
     script, calls = load_script("train"), []
 
-    def interrupted(*arguments):
+    def interrupted(*given):
         calls.append(1)
         if len(calls) == 42:  # steps 31 to 41 are lost
             raise KeyboardInterrupt
-        return original(*arguments)
+        return original(*given)
 
     original, script.update = script.update, interrupted
     AcceleratorState._reset_state(reset_partial_state=True)
     assert script.main(arguments(corpus, tmp_path / "killed", num_threads=1, **changes)) == 130
     assert metrics(tmp_path / "killed", "step")[-1] == 40
     assert train_here(corpus, tmp_path / "killed", **changes) == 0
-    whole, killed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
-    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    assert same_weights(tmp_path / "whole", tmp_path / "killed")
     for name in ("loss", "valid_nll", "valid_bleu", "step"):
         assert metrics(tmp_path / "whole", name) == metrics(tmp_path / "killed", name)
     texts = [(tmp_path / name / "validations.txt").read_text() for name in ("whole", "killed")]
     assert texts[0] == texts[1] and texts[0].count("\n") == 5
+
+
+def test_resuming_reads_no_batch_that_is_done(corpus, tmp_path, monkeypatch):
+    """Nothing is skipped through: from epoch 2 on, the first batch that is made is the next one."""
+    assert train_here(corpus, tmp_path / "run", max_steps=50, log_steps=50) == 0
+    from vaswani.batching import TokenBatches
+
+    asked, original = [], TokenBatches.epoch
+
+    def epoch(self, number, start=0):
+        asked.append((number, start))
+        return original(self, number, start)
+
+    monkeypatch.setattr(TokenBatches, "epoch", epoch)
+    assert train_here(corpus, tmp_path / "run", max_steps=51, log_steps=50) == 0
+    state = json.loads((checkpoints(tmp_path / "run")[0] / "state.json").read_text())["progress"]
+    assert state["epoch"] >= 1 and state["batch"] > 0
+    assert asked[-1] == (state["epoch"], state["batch"]) and all(number == state["epoch"] for number, _ in asked)
 
 
 def test_other_data_under_the_same_names_is_refused(corpus, tmp_path, capsys):
@@ -189,7 +173,7 @@ def test_accumulation_changes_nothing(corpus, tmp_path):
 def test_a_loss_that_is_no_number_ends_the_run(corpus, tmp_path, capsys):
     changes = {"lr_factor": 1e9, "save_steps": 1, "max_steps": 30, "log_steps": 5}
     assert train_here(corpus, tmp_path / "run", **changes) == 2
-    assert "the loss is no longer a number at step" in capsys.readouterr().err
+    assert "are no longer numbers at step" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model.safetensors").exists()
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -202,7 +186,8 @@ def test_another_run_is_not_continued_by_mistake(corpus, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "was started with other settings (d_model 64 -> 32)" in error
     assert train_here(corpus, run, max_steps=2, d_model=32, fresh="true") == 0
-    assert len(list(tmp_path.glob("run.*"))) == 1 and "kept in" in capsys.readouterr().out
+    (kept,) = tmp_path.glob("run.*")
+    assert f"the earlier run, 2 steps, 1 checkpoint(s), is kept in {kept}" in capsys.readouterr().out
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("precious")
     assert train_here(corpus, tmp_path / "other") == 2
@@ -235,11 +220,10 @@ def test_bad_data_ends_the_run_before_it_begins(corpus, tmp_path, capsys):
 
 
 def test_two_processes_compute_what_one_does(corpus, tmp_path):
-    """20 updates without dropout: the same losses for the same global batches; threads are shared out."""
-    alone = launch(corpus, tmp_path / "alone")
-    assert alone.returncode == 0, alone.stderr
-    two = launch(corpus, tmp_path / "two", "--multi_gpu", "--num_processes", "2")
-    assert two.returncode == 0, two.stderr
+    """The same losses for the same global batches; threads are shared out."""
+    launched(["--num_processes", "1"], arguments(corpus, tmp_path / "alone"))
+    config = str(ROOT / "configs" / "accelerate" / "cpu2.yaml")
+    launched(["--config_file", config], arguments(corpus, tmp_path / "two"))
     cores = len(os.sched_getaffinity(0))
     for run, processes in (("alone", 1), ("two", 2)):
         environment = json.loads((tmp_path / run / "environment.json").read_text())
@@ -254,12 +238,37 @@ def test_two_processes_compute_what_one_does(corpus, tmp_path):
     assert translations[0] == translations[1] and translations[0].count("\n") == 60
 
 
+def test_two_nodes_train_together(corpus, tmp_path):
+    """Two launchers on loopback, as on two machines, one process each."""
+    config, port = str(ROOT / "configs" / "accelerate" / "nodes2.yaml"), str(free_port())
+    options = ["--config_file", config, "--num_processes", "2", "--main_process_ip", "127.0.0.1"]
+    options += ["--main_process_port", port, "--machine_rank"]
+    nodes = [launch([*options, str(rank)], arguments(corpus, tmp_path / "run", num_threads=1)) for rank in (0, 1)]
+    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert "2 process(es) x 1.0 micro-batch(es)" in outputs[0] and "loss" not in outputs[1]
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
+    assert train_here(corpus, tmp_path / "alone") == 0
+    assert metrics(tmp_path / "run") == pytest.approx(metrics(tmp_path / "alone"), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu2", "gpu1", "gpu8", "nodes2"])
+def test_launch_configs_are_what_their_names_say(name):
+    path = ROOT / "configs" / "accelerate" / f"{name}.yaml"
+    config = load_config_from_file(str(path))
+    assert set(yaml.safe_load(path.read_text())) <= set(vars(config))
+    nodes, processes = {"nodes2": (2, 16)}.get(name, (1, int(name.strip("cpgu") or 1)))
+    assert (config.num_machines, config.num_processes) == (nodes, processes)
+    assert config.use_cpu == (name == "cpu")
+
+
 def test_processes_without_work_wait_for_the_others(corpus, tmp_path):
     """Batches of a single pair, one validation sentence: one of two processes has nothing to add."""
     small = {"tokens_per_batch": 6, "max_steps": 4, "eval_steps": 2, "eval_sentences": 1}
-    alone = launch(corpus, tmp_path / "alone", **small)
-    two = launch(corpus, tmp_path / "two", "--multi_gpu", "--num_processes", "2", **small)
-    assert alone.returncode == two.returncode == 0, two.stderr
+    assert "fewer than the" not in train_together(arguments(corpus, tmp_path / "alone", **small), tmp_path / "1.txt")
+    assert "fewer than the 2" in train_together(
+        arguments(corpus, tmp_path / "two", **small), tmp_path / "2.txt", world=2
+    )
     assert metrics(tmp_path / "two") == pytest.approx(metrics(tmp_path / "alone"), rel=1e-5)
     assert metrics(tmp_path / "two", "valid_bleu") == metrics(tmp_path / "alone", "valid_bleu")
 
@@ -274,3 +283,48 @@ def test_memory_that_runs_out_and_the_largest_micro_batch(corpus, tmp_path, capf
     monkeypatch.setattr(torch.Tensor, "backward", fail)
     assert train_here(corpus, tmp_path / "run", max_tokens=300) == 2
     assert "lower max_tokens (now 300;" in capfd.readouterr().err
+
+
+def test_early_stopping_ends_all_processes_and_stays_ended(corpus, tmp_path):
+    """A learning rate of nearly nothing: no validation is better than the first."""
+    changes = {"lr_factor": 1e-12, "eval_steps": 3, "early_stopping_patience": 2, "max_steps": 60, "keep_best": 1}
+    argv = arguments(corpus, tmp_path / "run", **changes, keep_checkpoints=1)
+    text = train_together(argv, tmp_path / "out.txt", world=2)
+    assert "early stopping: bleu was best at step 3 and not since" in text
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (results["step"], results["best_step"]) == (9, 3)
+    marks = [line[0] for line in (tmp_path / "run" / "validations.txt").read_text().splitlines()]
+    assert marks == ["*", " ", " "]
+    train_together(argv, tmp_path / "out.txt", world=2)
+    assert metrics(tmp_path / "run", "step")[-1] == 9
+
+
+def test_dry_run_shows_and_leaves_nothing(corpus, tmp_path, capsys):
+    before = {path for path in corpus.rglob("*") if "plans" not in path.parts}
+    argv = [*arguments(corpus, tmp_path / "run", max_steps=3000), "--dry-run"]
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert load_script("train").main(argv) == 0
+    out = capsys.readouterr().out
+    assert "d_model: 64" in out and "batch 3: " in out and "20 updates took" in out and "take 0." in out
+    assert out.count("  source ") == 9 and "padding on the target side" in out
+    source = next(line for line in out.splitlines() if line.startswith("  source "))
+    assert source.split()[1] in ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    assert not (tmp_path / "run").exists()
+    assert before | set(corpus.glob("prepared")) >= {p for p in corpus.rglob("*") if "plans" not in p.parts} - set(
+        corpus.glob("prepared/**/*")
+    )
+
+
+def test_overfit_one_batch(corpus, tmp_path, capsys):
+    assert train_here(corpus, tmp_path / "run", overfit_one_batch="true", dropout=0.3) == 0
+    assert "the model can learn" in capsys.readouterr().out
+    assert train_here(corpus, tmp_path / "run", overfit_one_batch="true", lr_factor=1e-9) == 2
+    assert "are not learnt by heart after 500 updates" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_is_not_there(corpus, tmp_path, capsys):
+    assert train_here(corpus, tmp_path / "run", report_to="abacus") == 2
+    assert "abacus" in capsys.readouterr().err
+    assert train_here(corpus, tmp_path / "run", report_to="aim") == 2
+    assert "error: --report_to aim needs its package: pip install aim" in capsys.readouterr().err

@@ -176,9 +176,22 @@ class TrainingConfig:
 
     output_dir: str = option("runs/default", "the run folder")
     fresh: bool = option(False, "start over: an earlier run in output_dir is moved aside, not continued")
+    init_from: str | None = option(
+        None, "start from the weights, with the tokenizer, of this model: a folder, or a name on the Hub"
+    )
+    dry_run: bool = option(False, "show config, size, batches and expected hours, and leave nothing behind")
+    overfit_one_batch: bool = option(False, "only see whether the model can learn one batch by heart")
     seed: int = option(1, "of the initial weights, the order of the data and dropout")
     max_steps: int = option(100_000, "optimizer updates")
     tokens_per_batch: int = option(25_000, "mean target tokens per update, over all devices and accumulation")
+    batching: str = option(
+        "length",
+        "which pairs share a batch: nearly equal lengths, or the authors' buckets (base, big)",
+        choices=["length", "tensor2tensor", "tensor2tensor_big"],
+    )
+    vocab_multiple: int = option(
+        1, "rows of the vocabulary are padded to a multiple of this (8192: the 40,960 of Table 3's parameter counts)"
+    )
     max_tokens: int | None = option(None, "padded positions a side in one micro-batch of one device; none: no limit")
     warmup_steps: int = option(4000, "steps of linear warm-up in the learning-rate formula")
     lr_factor: float = option(1.0, "multiplies the learning-rate formula; 1 is the paper")
@@ -199,22 +212,34 @@ class TrainingConfig:
     torch_compile: bool = option(False, "compile encoder and decoder (minutes at the start; needs a compiler)")
     find_max_tokens: bool = option(False, "find the largest max_tokens that fits into memory, and stop")
     num_threads: int | None = option(None, "CPU threads per process; none: the cores shared by the local processes")
+    process_timeout: float = option(600.0, "seconds to wait for another process before the run ends")
     log_steps: int = option(50, "steps between lines of the log")
+    report_to: list[str] | None = option(None, "trackers: tensorboard, wandb, or another that accelerate knows")
     eval_steps: int = option(1000, "steps between validations")
     eval_sentences: int | None = option(None, "validation sentences that are translated for BLEU; none: all")
+    metric_for_best: str = option("bleu", "what is best at validation", choices=["bleu", "loss"])
+    early_stopping_patience: int | None = option(
+        None, "end after so many validations in a row that were not the best; none: train max_steps"
+    )
+    figures: bool = option(True, "draw curves and attention at each validation")
     save_steps: int = option(1500, "steps between checkpoints (1,500 base or 600 big were 10 minutes for the paper)")
-    keep_checkpoints: int = option(20, "checkpoints that are kept, the newest ones")
+    keep_checkpoints: int = option(20, "checkpoints that are kept: the newest ones")
+    keep_best: int = option(0, "and the best ones, by the validation of the same step")
+    keep_every: int | None = option(None, "and those of steps that this divides, for averaging")
     num_beams: int = option(4, "beam for the test set, and the trained model's default")
     length_penalty: float = option(0.6, "alpha of the length penalty, likewise")
     num_samples: int = option(5, "translations that are printed")
 
     def __post_init__(self):
         counts = ("max_steps", "tokens_per_batch", "warmup_steps", "log_steps", "eval_steps", "save_steps")
-        for name in (*counts, "keep_checkpoints", "num_beams", "max_tokens", "num_threads", "eval_sentences"):
+        optional = ("max_tokens", "num_threads", "eval_sentences", "early_stopping_patience", "keep_every")
+        for name in (*counts, "vocab_multiple", "keep_checkpoints", "num_beams", *optional):
             if (value := getattr(self, name)) is not None:
                 check(value >= 1, f"{name}={value} must be at least 1")
         check(0 <= self.label_smoothing < 1, f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
         check(self.lr_factor > 0, f"lr_factor={self.lr_factor} must be positive")
+        check(self.keep_best >= 0, f"keep_best={self.keep_best} must be at least 0")
+        check(self.process_timeout > 0, f"process_timeout={self.process_timeout} must be positive")
 
 
 class RunConfig(NamedTuple):
@@ -222,9 +247,11 @@ class RunConfig(NamedTuple):
     data: DataConfig
     model: ModelSettings
     training: TrainingConfig
+    given: frozenset[str] = frozenset()  # keys that the file or the command line names: the others are defaults
 
 
 GROUPS = (DataConfig, ModelSettings, TrainingConfig)
+NOT_GIVEN = object()
 
 
 def read_config(argv: list[str] | None = None) -> RunConfig:
@@ -238,17 +265,20 @@ def read_config(argv: list[str] | None = None) -> RunConfig:
     parser.add_argument("config", help="a YAML file of the settings below, as those in configs/")
     config = Path(parser.parse_args(argv).config)
     names = [f.name for group in GROUPS for f in dataclasses.fields(group)]
-    from_file = []
+    from_file, given = [], set()
     for key, value in read_yaml(config).items():
         if key not in names:
             close = difflib.get_close_matches(str(key), names, n=1)
             hint = f": did you mean {close[0]!r}?" if close else "; see --help for all keys"
             raise UserError(f"{config} has an unknown key {key!r}{hint}")
         if value is not None:
+            given.add(key)
             from_file += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
     settings = parser.parse_args(argv, namespace=parser.parse_args([str(config), *from_file]))
-    groups = (group(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(group)}) for group in GROUPS)
-    return RunConfig(config.stem, *groups)
+    groups = [group(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(group)}) for group in GROUPS]
+    seen = vars(parser.parse_args(argv, namespace=argparse.Namespace(**dict.fromkeys(names, NOT_GIVEN))))
+    given |= {name for name in names if seen[name] is not NOT_GIVEN}
+    return RunConfig(config.stem, *groups, given=frozenset(given))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -266,7 +296,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def flat(config: RunConfig) -> dict[str, Any]:
-    return {name: value for group in config[1:] for name, value in dataclasses.asdict(group).items()}
+    return {name: value for group in config[1:4] for name, value in dataclasses.asdict(group).items()}
 
 
 def write_yaml(path: Path, config: RunConfig) -> None:

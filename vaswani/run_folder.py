@@ -1,12 +1,15 @@
 """The run folder, the record of a training:
 
-config.yaml, environment.json, metrics.jsonl, validations.txt, results.json, samples/, checkpoints/, and the final model
-with its tokenizer at the root.
+config.yaml, environment.json, metrics.jsonl, validations.txt, results.json, curves.png, samples/, attention/, checkpoints/,
+and the final model with its tokenizer at the root.
 """
 
 import dataclasses
 import datetime
+import hashlib
 import json
+import math
+import os
 import platform
 import re
 import subprocess
@@ -15,8 +18,10 @@ from pathlib import Path
 
 import torch
 import transformers
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
+from . import __version__
 from .run_config import (
     DataConfig,
     ModelSettings,
@@ -29,39 +34,51 @@ from .run_config import (
 )
 
 MAY_CHANGE_ON_RESUME = {
-    "output_dir", "fresh", "max_steps", "max_tokens", "mixed_precision", "attention", "num_threads", "log_steps",
-    "eval_steps", "eval_sentences", "save_steps", "keep_checkpoints", "num_beams", "length_penalty", "num_samples",
-    "prepared_dir", "data_dir",
+    "output_dir", "fresh", "dry_run", "overfit_one_batch", "max_steps", "max_tokens", "mixed_precision", "attention",
+    "num_threads", "process_timeout", "log_steps", "report_to", "eval_steps", "eval_sentences", "early_stopping_patience",
+    "figures", "save_steps", "keep_checkpoints", "keep_best", "keep_every", "num_beams", "length_penalty", "num_samples",
+    "prepared_dir", "num_workers", "gradient_checkpointing", "torch_compile", "find_max_tokens", "data_dir",
 }  # fmt: skip
+LOCK = ".lock"
 
 
 class RunFolder:
     """The folder of this run: new, continued, or (`fresh`) new beside the earlier one, which is moved aside.
 
-    Every process makes one, which checks the folder; then `open` it. Only the main process writes and speaks.
+    Every process has one; only the main one opens it, writes and speaks.
 
-    Raises:
-        UserError: the folder holds something else, or a run with other settings.
+    Args:
+        data: the folder of the prepared data.
+        code: the code that runs, as `code_version` says it.
     """
 
-    def __init__(self, config: RunConfig, data: Path, main: bool):
+    def __init__(self, config: RunConfig, data: Path, main: bool, code: dict):
         self.path, self.main, self.config, self.data = Path(config.training.output_dir), main, config, data.name
-        path, known = self.path, (self.path / "config.yaml").exists()
-        if path.exists() and not known and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} exists and is not a run folder: choose another --output_dir")
-        if known and not config.training.fresh:
-            self._check_unchanged(config, data.name)
+        self.code, self.lock = code, None
+        self.metrics, self.track = None, None
 
     def open(self, environment: dict) -> None:
-        """Writes what is known of the run, once every process has checked the folder."""
-        if not self.main:
-            return
+        """Claims the folder and writes what is known of the run.
+
+        Raises:
+            UserError: it holds something else, or a run with other settings, or one that another process trains.
+        """
         path, config, known = self.path, self.config, (self.path / "config.yaml").exists()
+        if path.exists() and not known and (not path.is_dir() or any(x.name != LOCK for x in path.iterdir())):
+            raise UserError(f"{path} exists and is not a run folder: choose another --output_dir")
+        if known and not config.training.fresh:
+            self._check_unchanged(config, self.data)
+        self._claim()
         if known and config.training.fresh:
             kept = path.with_name(f"{path.name}.{datetime.datetime.now():%Y%m%d-%H%M%S}")
             path.rename(kept)
-            print(f"starting over; the earlier run is kept in {kept}")
-        path.mkdir(parents=True, exist_ok=True)
+            steps = [record["step"] for line in read_lines(kept / "metrics.jsonl") if (record := json.loads(line))]
+            saved = len(list(kept.glob("checkpoints/step_*")))
+            print(
+                f"starting over; the earlier run, {max(steps, default=0):,} steps, {saved} checkpoint(s), is kept in {kept}"
+            )
+            self.close()
+            self._claim()
         write_yaml(path / "config.yaml", config._replace(training=dataclasses.replace(config.training, fresh=False)))
         environment = {
             "python": platform.python_version(),
@@ -70,13 +87,40 @@ class RunFolder:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _processor(),
             **environment,
             "data": self.data,
-            "commit": _commit(),
+            "commit": self.code["commit"],
+            "code": self.code["digest"],
         }
-        self.write("environment.json", json.dumps(environment, indent=2))
-        for name in ("samples", "checkpoints"):
+        who = {"host": platform.node(), "process": os.getpid()}
+        self.write("environment.json", json.dumps(environment | who, indent=2))
+        for name in ("samples", "attention", "checkpoints"):
             (path / name).mkdir(exist_ok=True)
         self.metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
         self.say(f"run: {path}; " + ", ".join(f"{key} {value}" for key, value in environment.items()))
+
+    def _claim(self) -> None:
+        """One trainer a folder: two would overwrite each other. The lock ends with the process, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            path = self.path / "environment.json"
+            owner = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            raise UserError(
+                f"{self.path} is being trained by process {owner.get('process', '?')} on {owner.get('host', 'this machine')}: "
+                f"wait for it or stop it, or choose another --output_dir"
+            ) from None
+        except NotImplementedError:  # a file system without locks
+            self.say(f"warning: {self.path} cannot be locked; take care that nothing else trains there")
+            return
+        self.lock = lock
+
+    def close(self) -> None:
+        if self.metrics:
+            self.metrics.close()
+        if self.lock:
+            self.lock.release()
+            self.lock = None
 
     def _check_unchanged(self, config: RunConfig, data: str) -> None:
         """A run continues with its own settings on its own data: its vocabulary means nothing to another's."""
@@ -99,19 +143,14 @@ class RunFolder:
     def rewind(self, step: int) -> None:
         """Drops what was recorded after `step`: a run that continues from a checkpoint does those steps again."""
         if self.main:
-            records = [line for line in self._lines("metrics.jsonl") if json.loads(line)["step"] <= step]
+            records = [line for line in read_lines(self.path / "metrics.jsonl") if json.loads(line)["step"] <= step]
             self.metrics.close()
             self.write("metrics.jsonl", "".join(records))
             self.metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
             step_of = re.compile(r"step ([\d,]+)")
-            validations = self._lines("validations.txt")
+            validations = read_lines(self.path / "validations.txt")
             kept = [line for line in validations if int(step_of.search(line)[1].replace(",", "")) <= step]
             self.write("validations.txt", "".join(kept))
-
-    def _lines(self, name: str) -> list[str]:
-        path = self.path / name
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]  # one cut short is none
 
     def say(self, text: str) -> None:
         if self.main:
@@ -119,14 +158,27 @@ class RunFolder:
             sys.stdout.flush()
 
     def note(self, step: int, **values) -> None:
-        """One line of metrics.jsonl."""
+        """One line of metrics.jsonl, and the trackers where there are any. What is no number is null there."""
         if self.main:
+            values = {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in values.items()}
             print(json.dumps({"step": step, **values}, ensure_ascii=False), file=self.metrics, flush=True)
+            if self.track:
+                self.track({key: value for key, value in values.items() if value is not None}, step)
+
+    def records(self) -> list[dict]:
+        """What was noted so far."""
+        return [json.loads(line) for line in read_lines(self.path / "metrics.jsonl")]
 
     def write(self, name: str, text: str, mode: str = "w") -> None:
         if self.main:
             with (self.path / name).open(mode, encoding="utf-8", newline="\n") as file:
                 file.write(text)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Whole lines; one that was cut short is none."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def samples(sources: list[str], references: list[str], translations: list[str], count: int) -> str:
@@ -145,10 +197,13 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
-    """The commit of the code that runs, with `-dirty` where it was changed since."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+def code_version() -> dict:
+    """The code that runs: version, commit (with `-dirty` where it was changed since) and a digest of the files."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
+        commit = None
+    text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return {"version": __version__, "commit": commit, "digest": hashlib.sha256(text).hexdigest()[:12]}
