@@ -257,7 +257,7 @@ def test_launch_configs_are_what_their_names_say(name):
     path = ROOT / "configs" / "accelerate" / f"{name}.yaml"
     config = load_config_from_file(str(path))
     assert set(yaml.safe_load(path.read_text())) <= set(vars(config))
-    nodes, processes = {"nodes2": (2, 16)}.get(name, (1, int(name.strip("cpgu") or 1)))
+    nodes, processes = (2, 16) if name == "nodes2" else (1, int(name.strip("cpgu") or 1))
     assert (config.num_machines, config.num_processes) == (nodes, processes)
     assert config.use_cpu == (name == "cpu")
 
