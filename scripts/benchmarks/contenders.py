@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute
 import torch
 from datasets import Dataset
 from torch import nn
@@ -40,9 +41,13 @@ class Work(NamedTuple):
     options: argparse.Namespace
 
 
+def lengths_of(dataset: Dataset, name: str) -> np.ndarray:
+    return pyarrow.compute.list_value_length(dataset.data[name]).to_numpy()
+
+
 def own_batches(work: Work) -> Iterator[tuple[dict[str, torch.Tensor], int]]:
     """Padded tensors of our batches and their target tokens, without end."""
-    lengths = [np.array([len(ids) for ids in work.dataset[name]]) for name in ("input_ids", "labels")]
+    lengths = [lengths_of(work.dataset, name) for name in ("input_ids", "labels")]
     batches = TokenBatches(*lengths, tokens_per_batch=work.options.tokens_per_batch)
     for epoch in itertools.count():
         for batch in batches.epoch(epoch):
@@ -173,7 +178,7 @@ class AfterStep(TrainerCallback):
 def trainer(work: Work, bf16: bool = False) -> None:
     """Seq2SeqTrainer with its defaults: random batches, of as many sentences as hold `tokens_per_batch` target tokens."""
     model = marian_model(work)
-    lengths = [len(ids) for ids in work.dataset["labels"]]
+    lengths = lengths_of(work.dataset, "labels")
     tokenizer: PreTrainedTokenizerFast = train_tokenizer(["a"], 300)  # the collator pads with it
     collator, after = DataCollatorForSeq2Seq(tokenizer, model=model), AfterStep(work.turn)
     with tempfile.TemporaryDirectory() as folder:

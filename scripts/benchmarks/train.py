@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.contenders import CONTENDERS, DESCRIPTIONS, Work
+from benchmarks.contenders import CONTENDERS, DESCRIPTIONS, Work, lengths_of
 from datasets import Dataset
 
 from vaswani.batching import TokenBatches
@@ -88,7 +88,7 @@ def dataset_of(options: argparse.Namespace) -> Dataset:
 
 def padding(dataset: Dataset, tokens_per_batch: int) -> tuple[float, float]:
     """Share of padding on both sides of our batches, over an epoch."""
-    lengths = [np.array([len(ids) for ids in dataset[name]]) for name in ("input_ids", "labels")]
+    lengths = [lengths_of(dataset, name) for name in ("input_ids", "labels")]
     batches = [
         rows for batch in TokenBatches(*lengths, tokens_per_batch=tokens_per_batch).epoch(0) for rows in batch[0]
     ]
@@ -191,7 +191,7 @@ def report(options, device: str, speeds: dict, cpu_speeds: dict, ceilings: list,
         )
     dataset = dataset_of(options)
     source, target = padding(dataset, options.tokens_per_batch)
-    totals = [sum(len(ids) for ids in dataset[name]) for name in ("input_ids", "labels")]
+    totals = [int(lengths_of(dataset, name).sum()) for name in ("input_ids", "labels")]
     result = {"size": options.size, "device": device, "bf16": device == "cuda" or computes_bf16()}
     if "ours" in median:
         flops, ceiling = flops_per_target_token(SIZES[options.size], totals[0] / totals[1]), float(np.median(ceilings))
