@@ -289,8 +289,10 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         code = exit_code(work)
-    except SystemExit as end:  # --help, or another process has failed and said why
-        code = end.code or 0
+    except SystemExit as end:
+        if not torch.distributed.is_initialized():
+            raise
+        code = end.code  # another process has failed and said why
     if torch.distributed.is_initialized():
         if code:  # the others may be gone, or wait for this one: no farewell that would wait for them
             sys.stdout.flush()

@@ -25,7 +25,7 @@ def new_model(seed: int = 0, **options) -> VaswaniForSeq2SeqLM:
     return VaswaniForSeq2SeqLM(VaswaniConfig(**sizes | options))
 
 
-CODE = {"version": "1", "commit": "abc", "digest": "123"}
+CODE = {"commit": "abc", "digest": "123"}
 
 
 class Training:

@@ -230,7 +230,7 @@ def damage(folder: Path) -> str | None:
 
 
 def _named(code: dict) -> str:
-    return f"{code['commit'] or code['version']}, {code['digest']}"
+    return f"{code['commit'] or 'no commit'}, {code['digest']}"
 
 
 def _random_state() -> dict[str, torch.Tensor]:

@@ -21,7 +21,6 @@ import transformers
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from . import __version__
 from .run_config import (
     DataConfig,
     ModelSettings,
@@ -198,7 +197,7 @@ def _processor() -> str:
 
 
 def code_version() -> dict:
-    """The code that runs: version, commit (with `-dirty` where it was changed since) and a digest of the files."""
+    """The code that runs: its commit (with `-dirty` where it was changed since) and a digest of the files."""
     folder = Path(__file__).parent
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
     try:
@@ -206,4 +205,4 @@ def code_version() -> dict:
     except (OSError, subprocess.CalledProcessError):
         commit = None
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-    return {"version": __version__, "commit": commit, "digest": hashlib.sha256(text).hexdigest()[:12]}
+    return {"commit": commit, "digest": hashlib.sha256(text).hexdigest()[:12]}
