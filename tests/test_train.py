@@ -19,13 +19,13 @@ from vaswani.checkpoint import checkpoints
 
 def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     run = tmp_path / "run"
-    changes = {"max_steps": 400, "eval_steps": 200, "save_steps": 150, "keep_checkpoints": 2, "log_steps": 50}
+    changes = {"max_steps": 700, "eval_steps": 200, "save_steps": 300, "keep_checkpoints": 2, "log_steps": 50}
     changes |= {"figures": "true", "eval_sentences": 40, "report_to": "tensorboard"}
     pytest.importorskip("tensorboard")
     assert train_here(corpus, run, **changes) == 0
     output = capsys.readouterr().out
     results = json.loads((run / "results.json").read_text())
-    assert results["test_bleu"] > 75  # it must look at the source, and reverse it; 84 to 98 over seeds and roundings
+    assert results["test_bleu"] > 90  # it must look at the source, and reverse it
     assert results["signature"].startswith("nrefs:1|case:mixed")
     generation = json.loads((run / "generation_config.json").read_text())
     assert (generation["num_beams"], generation["length_penalty"], generation["length_penalty_type"]) == (
@@ -35,7 +35,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     )
     assert metrics(run)[-1] < metrics(run)[0] / 2
     assert [line[0] for line in (run / "validations.txt").read_text().splitlines()].count("*") >= 1
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_300", "step_400"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_600", "step_700"]
     expected = {
         "config.yaml",
         "environment.json",
