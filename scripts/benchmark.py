@@ -1,4 +1,4 @@
-"""Measures speed and memory: python scripts/benchmark.py {data} [options]; the last line is JSON."""
+"""Measures speed and memory: python scripts/benchmark.py NAME [options]; the last line is JSON."""
 
 import argparse
 import importlib
@@ -6,7 +6,11 @@ import sys
 
 from vaswani.run_config import exit_code
 
-BENCHMARKS = {"data": "planning batches at the size of WMT14 EN-FR"}
+BENCHMARKS = {
+    "data": "planning batches at the size of WMT14 EN-FR",
+    "prepare": "reading, cleaning and tokenising a corpus",
+    "train": "training beside other implementations",
+}
 
 
 def main(argv: list[str] | None = None) -> int:

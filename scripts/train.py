@@ -15,7 +15,6 @@ import os
 
 LAUNCHER = os.getppid()  # before the imports, which take seconds in which a launcher can die
 
-import ctypes
 import datetime
 import itertools
 import json
@@ -38,7 +37,9 @@ from transformers import AutoTokenizer
 
 from vaswani.batching import TokenBatches
 from vaswani.checkpoint import Checkpoints, Progress
+from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
 from vaswani.diagnostics import far_from_plan
+from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
 from vaswani.prepared import prepare
@@ -57,7 +58,7 @@ def start_accelerator(config: RunConfig) -> Accelerator:
     settings, cuda = config.training, torch.cuda.is_available()
     precision = settings.mixed_precision
     if precision == "auto":
-        native = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else _cpu_computes_bf16()
+        native = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else computes_bf16()
         precision = "bf16" if native else "no"
     launched, seen = int(os.environ.get("WORLD_SIZE", "1")), 1
     if launched == 1 or "LOCAL_RANK" in os.environ:
@@ -75,27 +76,11 @@ def start_accelerator(config: RunConfig) -> Accelerator:
         )
     if not cuda:  # accelerate sets OMP_NUM_THREADS=1
         keep_freed_memory()
+        fast_float32()
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         torch.set_num_threads(settings.num_threads or max(1, cores // local))
     return accelerator
-
-
-def keep_freed_memory() -> None:
-    """On CPU every step frees and asks for the same large tensors: let glibc keep them (fewer page faults, 1.2 times
-    the speed on a small model)."""
-    m_trim_threshold, m_mmap_threshold = -1, -3
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(m_mmap_threshold, 1 << 30)
-        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
-    except (OSError, AttributeError):  # another C library: nothing to tune
-        return
-
-
-def _cpu_computes_bf16() -> bool:
-    flags = Path("/proc/cpuinfo")
-    return flags.exists() and "avx512_bf16" in flags.read_text(encoding="utf-8", errors="replace")
 
 
 def update(accelerator: Accelerator, objective, batch, corpus, pad_token_id: int) -> torch.Tensor:
@@ -136,6 +121,7 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
             seed=settings.seed,
             rank=team.rank,
             world_size=team.world,
+            method=settings.batching,
             plans=data / "plans",
         )
         set_seed(settings.seed)
@@ -156,8 +142,15 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
 
     for warning in far_from_plan(config, len(corpus), int(lengths["target"].sum()), team.world):
         say(f"warning: {warning}")
+    with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
+        if settings.find_max_tokens:
+            say(
+                f"max_tokens: {largest_max_tokens(objective, optimizer, int(longest)):,} fit into this machine's memory"
+            )
+            return 0
+        rehearse(objective, optimizer, worst_shape(batches))  # memory runs out now, or never
     if settings.dry_run:
-        dry_run(config, team, say, model, tokenizer, corpus, batches, learn)
+        dry_run(config, team, say, accelerator.unwrap_model(objective), tokenizer, corpus, batches, learn)
         return 0
     if settings.overfit_one_batch:
         overfit_one_batch(config, team, say, batches, learn)

@@ -21,6 +21,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM, VaswaniModel
+from vaswani.dropout_vaswani import VaswaniDropout
 from vaswani.modeling_vaswani import VaswaniAttention
 
 PAD, EOS = 0, 1
@@ -261,7 +262,11 @@ def recorded_dropout(monkeypatch):
             calls.append((p, x))
         return x
 
-    monkeypatch.setattr(nn.functional, "dropout", record)
+    def record_in_layers(self, x, residual=None):
+        return record(x, self.p, self.training) if residual is None else residual + record(x, self.p, self.training)
+
+    monkeypatch.setattr(nn.functional, "dropout", record)  # what attention would use
+    monkeypatch.setattr(VaswaniDropout, "forward", record_in_layers)
     return calls
 
 
@@ -308,7 +313,7 @@ def test_no_dropout_in_sdpa_and_none_in_evaluation(tiny_model, sentences, record
 def test_the_residual_itself_is_not_dropped(tiny_model, monkeypatch):
     layer = tiny_model(dropout=0.5).get_encoder().layers[0].train()
     x = torch.randn(1, 3, 16)
-    monkeypatch.setattr(nn.functional, "dropout", lambda x, *args, **kwargs: torch.zeros_like(x))
+    monkeypatch.setattr("vaswani.dropout_vaswani.random_mask", lambda x, dropped: torch.zeros_like(x))
     close(layer(x, None), layer.final_layer_norm(layer.self_attn_layer_norm(x)))
 
 

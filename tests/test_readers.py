@@ -56,6 +56,7 @@ NASTY = {
     ),
     "BOM": ("\ufeffone\n\ufefftwo\n", "\ufeffeins\nzwei\n", {}, [("one", "eins"), ("\ufefftwo", "zwei")], {}),
     "CRLF on one side": ("one\r\ntwo\r\n", "eins\nzwei\n", {}, [("one", "eins"), ("two", "zwei")], {}),
+    "CR CR LF": ("one\r\r\n", "eins\r \n", {}, [("one\r", "eins\r ")], {}),
     "no LF at the end": ("one\ntwo", "eins\nzwei\n", {}, [("one", "eins"), ("two", "zwei")], {}),
     "NUL": ("o\0n\0e\ntwo\n", "eins\n\0\n", {}, [("one", "eins"), ("two", "")], {"NUL characters removed": 3}),
     "blank line within": ("one\n\nthree\n", "eins\nzwei\ndrei\n", {}, [("one", "eins"), ("", "zwei"), ("three", "drei")], {}),

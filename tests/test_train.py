@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.state import AcceleratorState
@@ -18,7 +19,7 @@ from vaswani.checkpoint import checkpoints
 
 def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     run = tmp_path / "run"
-    changes = {"max_steps": 400, "eval_steps": 200, "save_steps": 150, "keep_checkpoints": 2, "log_steps": 50}
+    changes = {"max_steps": 700, "eval_steps": 200, "save_steps": 300, "keep_checkpoints": 2, "log_steps": 50}
     changes |= {"figures": "true", "eval_sentences": 40, "report_to": "tensorboard"}
     pytest.importorskip("tensorboard")
     assert train_here(corpus, run, **changes) == 0
@@ -34,7 +35,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     )
     assert metrics(run)[-1] < metrics(run)[0] / 2
     assert [line[0] for line in (run / "validations.txt").read_text().splitlines()].count("*") >= 1
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_300", "step_400"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_600", "step_700"]
     expected = {
         "config.yaml",
         "environment.json",
@@ -97,7 +98,7 @@ def check_tensorboard(run):
     read = EventAccumulator(str(events)).Reload()
     assert {"loss", "lr", "tokens_per_second", "valid_bleu"} <= set(read.Tags()["scalars"])
     assert [event.value for event in read.Scalars("loss")] == pytest.approx(metrics(run, "loss"))
-    assert [event.step for event in read.Scalars("valid_bleu")] == [200, 400]
+    assert [event.step for event in read.Scalars("valid_bleu")] == [200, 400, 600, 700]
 
 
 def test_resume_is_exact(corpus, tmp_path, capsys):
@@ -271,6 +272,18 @@ def test_processes_without_work_wait_for_the_others(corpus, tmp_path):
     )
     assert metrics(tmp_path / "two") == pytest.approx(metrics(tmp_path / "alone"), rel=1e-5)
     assert metrics(tmp_path / "two", "valid_bleu") == metrics(tmp_path / "alone", "valid_bleu")
+
+
+def test_memory_that_runs_out_and_the_largest_micro_batch(corpus, tmp_path, capfd, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("vaswani.memory.memory_limit", lambda device: 0)  # not all of this machine's
+    assert train_here(corpus, tmp_path / "found", find_max_tokens=True) == 0
+    assert "fit into this machine's memory" in capfd.readouterr().out
+    monkeypatch.setattr(torch.Tensor, "backward", fail)
+    assert train_here(corpus, tmp_path / "run", max_tokens=300) == 2
+    assert "lower max_tokens (now 300;" in capfd.readouterr().err
 
 
 def test_early_stopping_ends_all_processes_and_stays_ended(corpus, tmp_path):

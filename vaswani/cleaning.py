@@ -28,27 +28,31 @@ def hash_pairs(sources: list[str], targets: list[str]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
-def duplicates(pairs: datasets.Dataset, hashes: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-    """True for each pair whose text, both sides, occurred before among `rows` (ascending; none: all).
+def duplicates(pairs: datasets.Dataset, hashes: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """True for each pair whose text, both sides, occurred before; only the pairs `among` count (a mask; none: all).
 
-    Exact: pairs of equal hash are compared as text. Holds some 20 bytes a pair, and the text of `AT_A_TIME` pairs.
+    Exact: pairs of equal hash are compared as text. Holds two hashes a pair, and the text of `AT_A_TIME` pairs.
     """
     found = np.zeros(len(hashes), dtype=bool)
-    rows = np.arange(len(hashes)) if rows is None else rows
-    values = np.sort(hashes[rows])
+    among = np.ones(len(hashes), dtype=bool) if among is None else among
+    values = hashes[among]
+    values.sort()
     repeated = np.unique(values[1:][values[1:] == values[:-1]])
     del values
     if not len(repeated):
         return found
-    position = np.searchsorted(repeated, hashes[rows]).clip(max=len(repeated) - 1)
-    rows = rows[repeated[position] == hashes[rows]]
-    del position
-    rows = rows[np.argsort(hashes[rows], kind="stable")]
+    rows = []
+    for start in range(0, len(hashes), 1 << 20):
+        part = hashes[start : start + (1 << 20)]
+        again = repeated[np.searchsorted(repeated, part).clip(max=len(repeated) - 1)] == part
+        rows.append(start + np.flatnonzero(again & among[start : start + (1 << 20)]))
+    rows = np.concatenate(rows)
+    rows = rows[np.argsort(hashes[rows])]
     values = hashes[rows]
     groups = np.flatnonzero(np.append(True, values[1:] != values[:-1]))  # where each group of equal hash starts
     blocks = groups[np.flatnonzero(np.diff(groups // AT_A_TIME, prepend=-1))]
     for start, end in pairwise([*blocks, len(rows)]):  # blocks hold whole groups, so equal texts meet
-        block, seen = np.sort(rows[start:end]), set()
+        block, seen = np.sort(rows[start:end]), set()  # in the order of the text, of which the first stays
         text = pairs[block]
         for row, pair in zip(block, zip(text["source"], text["target"], strict=True), strict=True):
             found[row] = pair in seen
@@ -65,7 +69,7 @@ def clean(
     """The pairs of `raw` (text columns source and target) that stay, in their order, and a report that JSON can hold.
 
     `settings` None drops only pairs that have an empty side, as validation and test text wants. `heldout` is the text that
-    `drop_overlap` compares with. The text stays on disk; at its peak a process holds some 40 bytes a pair.
+    `drop_overlap` compares with. The text and what is found of it stay on disk, mapped; memory holds some 21 bytes a pair at its peak.
 
     The report: "read" and "kept" (pairs), "steps" (by name: "removed" and three "examples", with the number of the pair
     from 1), "lengths" (by side, "before" and "after": entry n counts texts of n words, the last one longer ones too).
@@ -74,10 +78,9 @@ def clean(
     steps = list(active_steps(settings, held))
     hashes = settings is not None and settings.drop_duplicates
     if not len(raw):
-        return raw, _report(raw, np.empty(0, dtype=np.int8), np.empty((2, 0), dtype=np.int32), steps)
-    columns = {"reason": "int8", "source_words": "int32", "target_words": "int32"} | (
-        {"hash": "uint64"} if hashes else {}
-    )
+        return raw, _report(raw, np.empty(0, dtype=np.int8), np.empty((2, 0), dtype=np.uint8), steps)
+    columns = {"reason": "int8", "source_words": "uint8", "target_words": "uint8"}
+    columns |= {"hash": "uint64"} if hashes else {}
     judged = raw.map(
         functools.partial(_judge, settings=settings, heldout=held, hashes=hashes),
         batched=True,
@@ -89,9 +92,12 @@ def clean(
     reason = _column(judged, "reason")
     if hashes:
         steps.append("duplicate")
-        reason[duplicates(raw, _column(judged, "hash"), np.flatnonzero(reason == KEPT))] = DUPLICATE
-    kept = np.flatnonzero(reason == KEPT)
-    cleaned = raw if len(kept) == len(raw) else raw.select(kept)
+        reason[duplicates(raw, _column(judged, "hash"), reason == KEPT)] = DUPLICATE
+    kept = functools.partial(_are_kept, kept=reason == KEPT)
+    if (reason == KEPT).all():
+        cleaned = raw
+    else:  # select() would make a Python number of each row
+        cleaned = raw.filter(kept, with_indices=True, batched=True, input_columns=[], load_from_cache_file=False)
     lengths = np.stack([_column(judged, f"{side}_words") for side in SIDES])
     return cleaned, _report(raw, reason, lengths, steps)
 
@@ -101,8 +107,13 @@ def _judge(
 ) -> dict:
     pairs = Batch(batch["source"], batch["target"])
     columns = {"reason": reasons(pairs, settings, heldout)}
-    columns |= dict(zip(("source_words", "target_words"), pairs.lengths, strict=True))
+    source, target = pairs.lengths.clip(max=LONGEST).astype(np.uint8)
+    columns |= {"source_words": source, "target_words": target}
     return columns | ({"hash": hash_pairs(pairs.sources, pairs.targets)} if hashes else {})
+
+
+def _are_kept(rows: list[int], kept: np.ndarray) -> list[bool]:
+    return kept[rows].tolist()
 
 
 def _column(table: datasets.Dataset, name: str) -> np.ndarray:
@@ -113,15 +124,19 @@ def _report(raw: datasets.Dataset, reason: np.ndarray, lengths: np.ndarray, step
     report = {"read": len(raw), "kept": int((reason == KEPT).sum()), "steps": {}, "lengths": {}}
     for name in steps:
         rows = np.flatnonzero(reason == STEPS.index(name))
-        some = (
-            rows[np.unique(np.linspace(0, len(rows) - 1, 3).astype(int))] if len(rows) else rows
-        )  # first, middle, last
-        examples = [{"pair": int(row) + 1} | {s: _short(raw[int(row)][s]) for s in SIDES} for row in some]
+        first_middle_last = np.unique(np.linspace(0, len(rows) - 1, 3).astype(int)) if len(rows) else slice(0)
+        some = (int(row) for row in rows[first_middle_last])
+        examples = [{"pair": row + 1} | {side: _short(raw[row][side]) for side in SIDES} for row in some]
         report["steps"][name] = {"removed": len(rows), "examples": examples}
-    for side, words in zip(SIDES, lengths.clip(max=LONGEST), strict=True):
-        histograms = {"before": np.bincount(words), "after": np.bincount(words[reason == KEPT])}
-        report["lengths"][side] = {when: counts.tolist() for when, counts in histograms.items()}
+    for side, words in zip(SIDES, lengths, strict=True):
+        histograms = {"before": _histogram(words), "after": _histogram(words[reason == KEPT])}
+        report["lengths"][side] = {when: np.trim_zeros(counts, "b").tolist() for when, counts in histograms.items()}
     return report
+
+
+def _histogram(words: np.ndarray) -> np.ndarray:
+    parts = (words[start : start + (1 << 20)] for start in range(0, len(words), 1 << 20))  # bincount copies to 64 bits
+    return sum((np.bincount(part, minlength=LONGEST + 1) for part in parts), np.zeros(LONGEST + 1, dtype=np.int64))
 
 
 def _short(text: str, width: int = 60) -> str:

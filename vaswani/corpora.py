@@ -12,7 +12,7 @@ from pathlib import Path
 import datasets
 
 from .readers import read_pairs as read_group
-from .readers import text_files
+from .readers import text_files, tidy
 from .recipes import RecipeFiles, resolve
 from .run_config import DataConfig, UserError
 
@@ -99,7 +99,10 @@ def read_pairs(data: DataConfig, split: str, counts: Counter) -> Iterator[Pair]:
     """The pairs of a split as they stand; `counts` says what reading mended or skipped."""
     files = groups(data, split)
     if files is None:
-        pairs = from_dataset(data, split)
+        tidied = {"unicode_form": data.unicode_form, "counts": counts}
+        pairs = (
+            pair | {s: tidy(pair[s], **tidied) for s in ("source", "target")} for pair in from_dataset(data, split)
+        )
     else:
         options = (data.source_lang, data.target_lang, data.on_bad_utf8, data.unicode_form, counts)
         texts = itertools.chain.from_iterable(read_group(group, *options) for group in files)

@@ -10,7 +10,9 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrain
 
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 
-CODE = tuple(f"{part}_vaswani.py" for part in ("configuration", "embedding", "generation", "modeling", "pipeline"))
+CODE = tuple(
+    f"{part}_vaswani.py" for part in ("configuration", "dropout", "embedding", "generation", "modeling", "pipeline")
+)
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",

@@ -28,6 +28,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
+from .dropout_vaswani import VaswaniDropout
 from .embedding_vaswani import VaswaniEmbedding, VaswaniSinusoids, positional_encoding
 from .generation_vaswani import VaswaniGenerationMixin
 
@@ -53,6 +54,12 @@ def eager_attention_forward(
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     output = torch.matmul(weights, value)  # (B, h, L, d_v)
     return output.transpose(1, 2).contiguous(), weights  # (B, L, h, d_v)
+
+
+def in_autocast_type(x: torch.Tensor) -> torch.Tensor:
+    """What the matrix products would make of x, each for itself: done once for all of them."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 # ------------------------------------------------------------------------------------- 3.2.2 Multi-head attention
@@ -83,6 +90,7 @@ class VaswaniAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Returns the output (B, L, d) and, from backends that compute them, the weights (B, h, L, S)."""
+        hidden_states = in_autocast_type(hidden_states)
         q = self.q_proj(hidden_states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, h, L, d_k)
         keep = cache  # the half of the cache that belongs to this sub-layer
         if isinstance(cache, EncoderDecoderCache):
@@ -90,7 +98,7 @@ class VaswaniAttention(nn.Module):
         if self.is_cross and keep is not None and cache.is_updated.get(self.layer_idx):
             k, v = keep.layers[self.layer_idx].keys, keep.layers[self.layer_idx].values  # computed once per sentence
         else:
-            states = key_value_states if self.is_cross else hidden_states
+            states = in_autocast_type(key_value_states) if self.is_cross else hidden_states
             k = self.k_proj(states).unflatten(-1, (-1, self.d_k)).transpose(1, 2)  # (B, h, S, d_k)
             v = self.v_proj(states).unflatten(-1, (-1, self.d_v)).transpose(1, 2)  # (B, h, S, d_v)
             if keep is not None:
@@ -113,15 +121,15 @@ class VaswaniEncoderLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)  # W_1, b_1
         self.fc2 = nn.Linear(config.d_ff, config.d_model)  # W_2, b_2
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = VaswaniDropout(config.dropout)
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:  # (B, L, d)
         """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, equation (2), and the residual and normalisation around it."""
-        return self.final_layer_norm(x + self.dropout(self.fc2(torch.relu(self.fc1(x)))))
+        return self.final_layer_norm(self.dropout(self.fc2(torch.relu(self.fc1(x))), residual=x))
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:  # x: (B, S, d)
         attended, _ = self.self_attn(x, attention_mask=attention_mask, **kwargs)
-        x = self.self_attn_layer_norm(x + self.dropout(attended))
+        x = self.self_attn_layer_norm(self.dropout(attended, residual=x))
         return self.feed_forward(x)
 
 
@@ -144,9 +152,9 @@ class VaswaniDecoderLayer(VaswaniEncoderLayer):
         **kwargs,
     ) -> torch.Tensor:
         attended, _ = self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)
-        x = self.self_attn_layer_norm(x + self.dropout(attended))
+        x = self.self_attn_layer_norm(self.dropout(attended, residual=x))
         attended, _ = self.encoder_attn(x, memory, attention_mask=memory_mask, cache=cache, **kwargs)
-        x = self.encoder_attn_layer_norm(x + self.dropout(attended))
+        x = self.encoder_attn_layer_norm(self.dropout(attended, residual=x))
         return self.feed_forward(x)
 
 
@@ -207,7 +215,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = VaswaniEmbedding(config)
         self.embed_positions = positional_encoding(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = VaswaniDropout(config.dropout)
         self.layers = nn.ModuleList(VaswaniEncoderLayer(config, i) for i in range(config.num_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -228,7 +236,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         length = inputs_embeds.shape[1]
         positions = torch.arange(length, device=inputs_embeds.device)
         x = self.dropout(inputs_embeds + self.embed_positions(positions, length))  # (B, S, d)
-        mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
+        mask = create_bidirectional_mask(self.config, in_autocast_type(inputs_embeds), attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -247,7 +255,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = VaswaniEmbedding(config)
         self.embed_positions = positional_encoding(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = VaswaniDropout(config.dropout)
         self.layers = nn.ModuleList(VaswaniDecoderLayer(config, i) for i in range(config.num_decoder_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -284,9 +292,10 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         positions = torch.arange(length, device=inputs_embeds.device) + start
         x = self.dropout(inputs_embeds + self.embed_positions(positions, end))  # (B, T, d)
 
-        mask = create_causal_mask(self.config, inputs_embeds, attention_mask, cache=past)
+        like = in_autocast_type(inputs_embeds)
+        mask = create_causal_mask(self.config, like, attention_mask, cache=past)
         memory_mask = create_bidirectional_mask(
-            self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+            self.config, like, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, memory_mask=memory_mask, cache=cache, **kwargs)

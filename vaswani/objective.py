@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from .loss import Loss, label_smoothed_cross_entropy
+from .loss import Loss, chunked_cross_entropy, label_smoothed_cross_entropy
 from .modeling_vaswani import VaswaniForSeq2SeqLM, shift_right
 
 
@@ -22,10 +22,14 @@ class Objective(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Loss:
         """Sums over the target tokens; input_ids and attention_mask (B, S), labels (B, T) with -100 for padding."""
-        logits = self.model(
+        hidden = self.model.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             decoder_input_ids=shift_right(labels, self.model.config),
             use_cache=False,
-        ).logits  # (B, T, V)
-        return label_smoothed_cross_entropy(logits, labels, self.epsilon if self.training else 0.0, spread=self.spread)
+        ).last_hidden_state  # (B, T, d)
+        epsilon, device = self.epsilon if self.training else 0.0, labels.device.type
+        half = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+        if half:  # its gradients need the scale of the loss before they are rounded: autograd has to take them
+            return label_smoothed_cross_entropy(self.model.lm_head(hidden), labels, epsilon, spread=self.spread)
+        return chunked_cross_entropy(hidden, self.model.lm_head.weight, labels, epsilon, spread=self.spread)

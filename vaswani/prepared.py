@@ -109,7 +109,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
             )
         removed[split] = {name: step["examples"] for name, step in found["steps"].items() if step["examples"]}
         steps = {name: step["removed"] for name, step in found["steps"].items()}
-        report[split] = {"read": found["read"], "mended": dict(counts), "removed": steps, "lengths": found["lengths"]}
+        report[split], lengths = {"read": found["read"], "mended": dict(counts), "removed": steps}, found["lengths"]
     tokenizer, report["vocabulary"] = vocabulary(data, text["train"], log)
     tokenizer.save_pretrained(work / "tokenizer")
     for split in SPLITS:
@@ -131,7 +131,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         files = recipe_files(data.recipe, recipe_folder(data), data.recipe_source)
         report["corpora"], report["notes"] = files.corpora, files.notes
     (work / "removed.json").write_text(json.dumps(removed, indent=2, ensure_ascii=False), encoding="utf-8")
-    length_histograms(report["train"]["lengths"], work / "lengths.png", " to ".join(data.languages))
+    length_histograms(lengths, work / "lengths.png", " to ".join(data.languages))
     return report
 
 
@@ -153,11 +153,10 @@ def vocabulary(data: DataConfig, train: datasets.Dataset, log) -> tuple[PreTrain
     and what is known of it. Its fertility is the mean number of tokens, without EOS, for a word between white space."""
     count = min(data.vocab_sample, len(train))
     sample = train if count == len(train) else train.select(np.linspace(0, len(train) - 1, count).astype(np.int64))
-    with as_user_error(OSError):
-        if data.tokenizer:
-            tokenizer = AutoTokenizer.from_pretrained(data.tokenizer)
-            check_tokenizer(tokenizer, data.tokenizer)
-        else:
+    if data.tokenizer:
+        tokenizer = taken_over(data.tokenizer)
+    else:
+        with as_user_error():
             both = (text for batch in sample.iter(BATCH) for side in SIDES for text in batch[side])
             tokenizer = train_tokenizer(both, data.vocab_size, split_digits=data.split_digits)
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
@@ -183,14 +182,19 @@ def vocabulary(data: DataConfig, train: datasets.Dataset, log) -> tuple[PreTrain
     return tokenizer, known
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """A tokenizer made elsewhere must be able to say where a sentence ends, and pad."""
-    ids = tokenizer("a")["input_ids"]
-    if not tokenizer.is_fast or tokenizer.pad_token_id is None or ids[-1] != tokenizer.eos_token_id:
-        raise ValueError(
+def taken_over(name: str) -> PreTrainedTokenizerBase:
+    """A tokenizer made elsewhere, of a folder or the Hub. It must be able to pad, and say where a sentence ends."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load a tokenizer from {name}: {' '.join(str(error).split())[:200]}") from None
+    ends = tokenizer("a")["input_ids"][-1:] == [tokenizer.eos_token_id]
+    if not (tokenizer.is_fast and ends and tokenizer.pad_token_id is not None):
+        raise UserError(
             f"the tokenizer {name} must be a fast one with a padding token, and end every sentence with its EOS token: "
             f"leave `tokenizer` out to learn one"
         )
+    return tokenizer
 
 
 def tokenise(

@@ -184,6 +184,14 @@ class TrainingConfig:
     seed: int = option(1, "of the initial weights, the order of the data and dropout")
     max_steps: int = option(100_000, "optimizer updates")
     tokens_per_batch: int = option(25_000, "mean target tokens per update, over all devices and accumulation")
+    batching: str = option(
+        "length",
+        "which pairs share a batch: nearly equal lengths, or the authors' buckets (base, big)",
+        choices=["length", "tensor2tensor", "tensor2tensor_big"],
+    )
+    vocab_multiple: int = option(
+        1, "rows of the vocabulary are padded to a multiple of this (8192: the 40,960 of Table 3's parameter counts)"
+    )
     max_tokens: int | None = option(None, "padded positions a side in one micro-batch of one device; none: no limit")
     warmup_steps: int = option(4000, "steps of linear warm-up in the learning-rate formula")
     lr_factor: float = option(1.0, "multiplies the learning-rate formula; 1 is the paper")
@@ -198,6 +206,11 @@ class TrainingConfig:
     attention: str = option(
         "auto", "attention backend; auto: eager on CPU, sdpa elsewhere", choices=["auto", "eager", "sdpa"]
     )
+    gradient_checkpointing: bool = option(
+        False, "keep only the layers' inputs and compute the rest again: less memory, a third more time"
+    )
+    torch_compile: bool = option(False, "compile encoder and decoder (minutes at the start; needs a compiler)")
+    find_max_tokens: bool = option(False, "find the largest max_tokens that fits into memory, and stop")
     num_threads: int | None = option(None, "CPU threads per process; none: the cores shared by the local processes")
     process_timeout: float = option(600.0, "seconds to wait for another process before the run ends")
     log_steps: int = option(50, "steps between lines of the log")
@@ -220,7 +233,7 @@ class TrainingConfig:
     def __post_init__(self):
         counts = ("max_steps", "tokens_per_batch", "warmup_steps", "log_steps", "eval_steps", "save_steps")
         optional = ("max_tokens", "num_threads", "eval_sentences", "early_stopping_patience", "keep_every")
-        for name in (*counts, "keep_checkpoints", "num_beams", *optional):
+        for name in (*counts, "vocab_multiple", "keep_checkpoints", "num_beams", *optional):
             if (value := getattr(self, name)) is not None:
                 check(value >= 1, f"{name}={value} must be at least 1")
         check(0 <= self.label_smoothing < 1, f"label_smoothing={self.label_smoothing} must lie in [0, 1)")

@@ -36,7 +36,7 @@ MAY_CHANGE_ON_RESUME = {
     "output_dir", "fresh", "dry_run", "overfit_one_batch", "max_steps", "max_tokens", "mixed_precision", "attention",
     "num_threads", "process_timeout", "log_steps", "report_to", "eval_steps", "eval_sentences", "early_stopping_patience",
     "figures", "save_steps", "keep_checkpoints", "keep_best", "keep_every", "num_beams", "length_penalty", "num_samples",
-    "prepared_dir", "data_dir",
+    "prepared_dir", "num_workers", "gradient_checkpointing", "torch_compile", "find_max_tokens", "data_dir",
 }  # fmt: skip
 LOCK = ".lock"
 

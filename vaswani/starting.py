@@ -42,7 +42,7 @@ def with_model_of_init_from(config: RunConfig) -> RunConfig:
             f"or train without init_from"
         )
     languages = (theirs.source_lang, theirs.target_lang)
-    mine = (config.data.source_lang, config.data.target_lang)
+    mine = config.data.languages
     if None not in languages and languages != mine:
         raise UserError(
             f"{name} translates {languages[0]} to {languages[1]}, and the config says {mine[0]} to {mine[1]}: set source_lang "
@@ -81,12 +81,23 @@ def starting_model(config: RunConfig, tokenizer, longest: int, device: torch.dev
             f"a sentence has {longest} tokens, over the {config.model.max_position_embeddings} learned positions: raise "
             f"max_position_embeddings"
         )
-    rows = config.data.vocab_size if settings.init_from else len(tokenizer)
-    languages = {"source_lang": config.data.source_lang, "target_lang": config.data.target_lang}
-    architecture = VaswaniConfig(**vars(config.model), vocab_size=rows, **languages)
+    rows = (
+        config.data.vocab_size
+        if settings.init_from
+        else -(-len(tokenizer) // settings.vocab_multiple) * settings.vocab_multiple
+    )
+    languages = dict(zip(("source_lang", "target_lang"), config.data.languages, strict=True))
+    tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    tokens["decoder_start_token_id"] = tokenizer.pad_token_id  # its vector is the zero vector
+    architecture = VaswaniConfig(**vars(config.model), vocab_size=rows, **languages, **tokens)
     attention = ("eager" if device.type == "cpu" else "sdpa") if settings.attention == "auto" else settings.attention
     architecture._attn_implementation = attention
     model = VaswaniForSeq2SeqLM(architecture)
+    if settings.gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    if settings.torch_compile:
+        model.model.encoder.compile(dynamic=True)
+        model.model.decoder.compile(dynamic=True)
     if settings.init_from:
         model.load_state_dict(load(settings.init_from, device="cpu")[0].state_dict())
     model.generation_config.num_beams = settings.num_beams

@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from .batching import Batch, TokenBatches
+from .memory import memory_needed, worst_shape
 from .optim import learning_rate
 from .processes import Team
 from .run_config import RunConfig, UserError, flat
@@ -19,13 +20,19 @@ TIMED, SECONDS = 20, 120  # updates that are timed, but not for longer
 
 
 def dry_run(
-    config: RunConfig, team: Team, say, model, tokenizer, corpus, batches: TokenBatches, update: Update
+    config: RunConfig, team: Team, say, objective, tokenizer, corpus, batches: TokenBatches, update: Update
 ) -> None:
     """Says what the run would do. Every process takes part in the timing; nothing is written."""
     say(yaml.safe_dump(flat(config), sort_keys=False, allow_unicode=True).rstrip())
     source, target, epoch = batches.source_lengths, batches.target_lengths, batches.batches_per_epoch
     steps = config.training.max_steps
+    model = objective.model
     say(f"\nmodel: {model.num_parameters():,} parameters, {model.config.vocab_size:,} rows in the vocabulary")
+    shape = worst_shape(batches)
+    say(
+        f"memory: about {memory_needed(objective, shape) / 2**30:.1f} GiB for the largest micro-batch of one process, "
+        f"{shape.rows:,} pairs of up to {shape.source} + {shape.target} tokens; max_tokens bounds it"
+    )
     say(
         f"an update, on average: {target.sum(dtype=np.int64) / epoch:,.0f} target tokens, "
         f"{source.sum(dtype=np.int64) / epoch:,.0f} source tokens, {len(target) / epoch:,.1f} pairs"
