@@ -135,7 +135,7 @@ def corpus(tmp_path_factory) -> Path:
         "prepared_dir": str(folder / "prepared"), "vocab_size": 300, "d_model": 64, "d_ff": 128, "num_layers": 1,
         "num_heads": 4, "dropout": 0.0, "tokens_per_batch": 400, "warmup_steps": 100, "lr_factor": 0.4, "log_steps": 1,
         "eval_steps": 1000, "save_steps": 1000, "mixed_precision": "no", "num_beams": 2, "max_steps": 20,
-        "figures": False, "eval_sentences": 5,
+        "figures": False, "eval_sentences": 5, "num_workers": 1,
     }  # fmt: skip
     (folder / "config.yaml").write_text(json.dumps(config))
     prepare(read_config([str(folder / "config.yaml")]).data)

@@ -252,12 +252,13 @@ def test_two_nodes_train_together(corpus, tmp_path):
     assert metrics(tmp_path / "run") == pytest.approx(metrics(tmp_path / "alone"), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu2", "gpu1", "gpu8", "nodes2"])
-def test_launch_configs_are_what_their_names_say(name):
+@pytest.mark.parametrize(
+    ("name", "nodes", "processes"), [("cpu", 1, 1), ("cpu2", 1, 2), ("gpu1", 1, 1), ("gpu8", 1, 8), ("nodes2", 2, 16)]
+)
+def test_launch_configs_are_what_their_names_say(name, nodes, processes):
     path = ROOT / "configs" / "accelerate" / f"{name}.yaml"
     config = load_config_from_file(str(path))
     assert set(yaml.safe_load(path.read_text())) <= set(vars(config))
-    nodes, processes = (2, 16) if name == "nodes2" else (1, int(name.strip("cpgu") or 1))
     assert (config.num_machines, config.num_processes) == (nodes, processes)
     assert config.use_cpu == (name == "cpu")
 
