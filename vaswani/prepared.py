@@ -101,7 +101,7 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         counts = Counter()
         raw = _collect(read_pairs(data, split, counts), work / "cache")
         settings = data if split == "train" else None
-        text[split], found = clean(raw, settings, list(text.values()), data.workers)
+        text[split], found = clean(raw, settings, list(text.values()), processes(data, raw))
         log(f"{split}: {origin(data, split)}" + ("" if found["kept"] == found["read"] else f"\n{table(found)}"))
         if not found["kept"]:
             raise UserError(
@@ -114,14 +114,16 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
     tokenizer.save_pretrained(work / "tokenizer")
     for split in SPLITS:
         limit = data.max_length if split == "train" else None
-        tokenised = tokenise(text[split], tokenizer, limit, keep_text=split != "train", workers=data.workers)
+        tokenised = tokenise(
+            text[split], tokenizer, limit, keep_text=split != "train", num_proc=processes(data, text[split])
+        )
         longer = len(text[split]) - len(tokenised)
         if not len(tokenised):
             raise UserError(f"every training pair is longer than max_length={data.max_length} tokens: raise it")
         tokens = {f"{side} tokens": int(tokenised.data[f"{side}_length"].to_numpy().sum()) for side in SIDES}
         report[split]["removed"] |= {"too long": longer} if limit else {}
         report[split] |= {"kept": len(tokenised), **tokens}
-        tokenised.save_to_disk(work / split, num_proc=data.workers if len(tokenised) > SHARD else 1)
+        tokenised.save_to_disk(work / split)
         log(
             f"{split}: {len(tokenised):,} pairs, {tokens['source tokens']:,} + {tokens['target tokens']:,} tokens"
             + (f"; {longer:,} over max_length={limit} dropped" if longer else "")
@@ -133,6 +135,11 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
     (work / "removed.json").write_text(json.dumps(removed, indent=2, ensure_ascii=False), encoding="utf-8")
     length_histograms(lengths, work / "lengths.png", " to ".join(data.languages))
     return report
+
+
+def processes(data: DataConfig, pairs: datasets.Dataset) -> int | None:
+    """How many processes work on so many pairs; None: this one alone, without the seconds that others need to start."""
+    return data.workers if data.workers > 1 and len(pairs) > SHARD else None
 
 
 def _collect(pairs: Iterator[Pair], cache: Path) -> datasets.Dataset:
@@ -198,7 +205,12 @@ def taken_over(name: str) -> PreTrainedTokenizerBase:
 
 
 def tokenise(
-    pairs: datasets.Dataset, tokenizer, max_length: int | None = None, *, keep_text: bool = True, workers: int = 1
+    pairs: datasets.Dataset,
+    tokenizer,
+    max_length: int | None = None,
+    *,
+    keep_text: bool = True,
+    num_proc: int | None = None,
 ) -> datasets.Dataset:
     """Token ids (EOS last) and their number: input_ids, labels, source_length, target_length; pairs with a side longer
     than `max_length` are dropped. Several processes each write a part of the Arrow data."""
@@ -209,7 +221,7 @@ def tokenise(
             encode,
             batched=True,
             batch_size=BATCH,
-            num_proc=workers if len(pairs) > SHARD else None,
+            num_proc=num_proc,
             remove_columns=pairs.column_names,
             load_from_cache_file=False,
         )
