@@ -102,8 +102,9 @@ class VaswaniTranslationPipeline(Pipeline):
         count = self._count(options)
         if ours.get("return_attentions") and count > 1:
             raise ValueError("return_attentions shows one translation: leave out num_return_sequences")
-        scored = ours.get("return_scores", False) or count > 1  # kept for every step and entry, so only where wanted
-        options |= {"return_dict_in_generate": True, "output_scores": scored}
+        if ours.get("return_scores", False) or count > 1:
+            own = hasattr(self.model.generation_config, "max_length_offset")  # others keep every step's scores
+            options |= {"return_dict_in_generate": True, "output_sequences_scores" if own else "output_scores": True}
         rows_each = max(count, self._get_set_generation_params(options).get("num_beams") or 1)
         waiting = sorted(full, key=lambda i: -len(ids[i]))
         while waiting:
@@ -120,8 +121,10 @@ class VaswaniTranslationPipeline(Pipeline):
 
     def _forward(self, inputs: dict, **options) -> dict:
         output = self.model.generate(**inputs, **options)
+        if isinstance(output, torch.Tensor):
+            return {**inputs, "sequences": output, "scores": None}
         scores = getattr(output, "sequences_scores", None)
-        if scores is None and options["output_scores"]:  # greedy or sampled: the sum of the tokens' log-probabilities
+        if scores is None and output.scores:  # greedy or sampled: the sum of the tokens' log-probabilities
             steps = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
             ended = output.sequences[:, 1:].eq(self.model.config.pad_token_id)
             scores = steps.masked_fill(ended, 0).sum(-1)
