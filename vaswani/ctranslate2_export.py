@@ -1,5 +1,6 @@
 """Section 6.1 without PyTorch: a trained model in CTranslate2's layout, and translation with it by the paper's penalty."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from .run_config import UserError
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 POSITIONS = 4096  # rows of the table that stands for sinusoids, which have no limit here
+PATIENCE = 2  # times beams: hypotheses that end before a search does, so that the paper's choice is among them
 NEVER = -1e4  # a bias that leaves no probability, in half precision too
 
 
@@ -81,6 +83,7 @@ def save_for_ctranslate2(
     spec.config.eos_token, spec.config.add_source_eos = tokenizer.eos_token, True
     spec.config.unk_token = spec.config.bos_token = spec.config.decoder_start_token = padding
     spec.config.layer_norm_epsilon = config.layer_norm_eps
+    spec.config.add_attribute("positions", rows)
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,8 +148,9 @@ class CTranslate2Engine:
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(folder)
             self.settings = GenerationConfig.from_pretrained(folder)
+            self.positions = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["positions"]
             self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads or 0)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(f"cannot load {folder} with CTranslate2: {' '.join(str(error).split())}") from None
 
     def translate(
@@ -174,7 +178,8 @@ class CTranslate2Engine:
                 num_hypotheses=beams,
                 length_penalty=alpha,
                 max_input_length=0,
-                max_decoding_length=longest + (50 if offset is None else offset),
+                patience=PATIENCE if beams > 1 else 1,
+                max_decoding_length=min(longest + (50 if offset is None else offset), self.positions),
                 min_decoding_length=0,
                 return_scores=True,
                 return_end_token=True,

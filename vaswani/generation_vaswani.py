@@ -104,6 +104,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         if ours := {name: kwargs.pop(name) for name in unknown}:  # transformers knows custom settings by a config only
             generation_config = copy.deepcopy(generation_config or self.generation_config)
             generation_config.update(**ours, allow_custom_entries=True)
+            kwargs = generation_config.update(**kwargs)  # it takes the place of all other settings
         source = next((x for x in (inputs, kwargs.get("input_ids")) if x is not None), None)  # (B, S)
         if source is not None and not isinstance(source, torch.Tensor):
             raise TypeError(f"generate() takes token ids as a tensor (B, S), not a {type(source).__name__}")

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import torch
 from transformers import Pipeline
 
+from .packing_vaswani import packed_linears
+
 SENTENCE_END = re.compile(r"""((?<=[.!?…])["'”’»)\]]*\s+(?=[^\sa-zà-öø-ÿ])|\n+)""")
 
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -107,13 +109,14 @@ class VaswaniTranslationPipeline(Pipeline):
             options |= {"return_dict_in_generate": True, "output_sequences_scores" if own else "output_scores": True}
         rows_each = max(count, self._get_set_generation_params(options).get("num_beams") or 1)
         waiting = sorted(full, key=lambda i: -len(ids[i]))
-        while waiting:
-            size = max(1, max_tokens // (rows_each * len(ids[waiting[0]])))
-            rows, waiting = waiting[:size], waiting[size:]
-            batch = self.preprocess([ids[i] for i in rows])
-            outputs = self.forward(batch, **options)
-            for i, result in zip(rows, self.postprocess(outputs, **ours), strict=True):
-                results[i] = result
+        with torch.no_grad(), packed_linears(self.model):
+            while waiting:
+                size = max(1, max_tokens // (rows_each * len(ids[waiting[0]])))
+                rows, waiting = waiting[:size], waiting[size:]
+                batch = self.preprocess([ids[i] for i in rows])
+                outputs = self.forward(batch, **options)
+                for i, result in zip(rows, self.postprocess(outputs, **ours), strict=True):
+                    results[i] = result
         return results
 
     def preprocess(self, ids: list[list[int]]) -> dict:
