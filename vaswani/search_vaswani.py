@@ -131,7 +131,8 @@ def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch
     alive = torch.zeros(len(memory), 1, device=memory.device)  # log-probabilities of the hypotheses (B, K)
     prefixes = start.new_empty(len(memory), 1, 0)
     ended = alive.new_full((len(memory), beams), -float("inf"))  # scores of the outputs so far, best first
-    outputs, results = start.new_empty(len(memory), beams, 0), []
+    outputs, lengths = start.new_empty(len(memory), beams, 0), start.new_zeros(len(memory), beams)
+    results = []
     for n in range(1, int(limits.max()) + 1):
         log_probs = hypotheses.extend(parents, tokens).log_softmax(-1, dtype=torch.float32)
         log_probs[..., task.pad_token_id] = -float("inf")
@@ -149,6 +150,7 @@ def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch
             ended, best = both.topk(beams)
             outputs = pad(outputs, (0, n - outputs.shape[-1]), value=fill)
             outputs = torch.cat((outputs, prefixes), dim=1)[rows, best]
+            lengths = torch.cat((lengths, torch.full_like(tokens, n)), dim=1)[rows, best]
 
         alive, best = scores.masked_fill(ends, -float("inf")).topk(beams)
         prefixes, parents, tokens = prefixes[rows, best], parents.gather(1, best), tokens.gather(1, best)
@@ -160,22 +162,22 @@ def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch
 
         staying = int(live.sum())
         if len(live) - staying > len(live) // LEAVE or not staying:
-            results.append((sentences[~live], outputs[~live, : task.n_best], ended[~live, : task.n_best]))
+            results.append([state[~live] for state in (sentences, outputs, lengths, ended)])
             if not staying:
                 break
             rows = live.nonzero()[:, 0]
             hypotheses.keep(rows)
-            sentences, limits, alive, prefixes, ended, outputs, parents, tokens = (
-                state[rows] for state in (sentences, limits, alive, prefixes, ended, outputs, parents, tokens)
+            sentences, limits, alive, prefixes, parents, tokens, ended, outputs, lengths = (
+                x[rows] for x in (sentences, limits, alive, prefixes, parents, tokens, ended, outputs, lengths)
             )
             live = live[rows]
-    order = torch.cat([where for where, _, _ in results]).argsort()
-    longest = max(found.shape[-1] for _, found, _ in results)
-    found = torch.cat([pad(found, (0, longest - found.shape[-1]), value=fill) for _, found, _ in results])[order]
-    scores = torch.cat([scores for _, _, scores in results])[order]
+    order = torch.cat([where for where, *_ in results]).argsort()
+    lengths, scores = (torch.cat([result[i][:, : task.n_best] for result in results])[order] for i in (2, 3))
     empty = scores.isinf()  # a place in the list that nothing has filled
-    found = found.masked_fill(empty[..., None], int(task.eos[0]))
-    return found, scores.masked_fill(empty, -1e9)
+    longest = int(lengths.masked_fill(empty, 0).max())
+    found = [outputs[:, : task.n_best, :longest] for _, outputs, _, _ in results]
+    found = torch.cat([pad(outputs, (0, longest - outputs.shape[-1]), value=fill) for outputs in found])[order]
+    return found.masked_fill(empty[..., None], int(task.eos[0])), scores.masked_fill(empty, -1e9)
 
 
 def greedy_search(model, memory, attention_mask, start, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
