@@ -29,7 +29,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("model", help="a run folder, the name of a model on the Hub, or an exported folder")
     add("file", nargs="?", default="-", help="text, plain or .gz, a sentence a line; -: standard input")
-    add("--input", dest="file", default=argparse.SUPPRESS, help="the same as FILE")
+    add("--input", help="the same as FILE")
     add("--output", type=Path, help="file for the translations; default: standard output")
     add("--engine", choices=["pytorch", "ctranslate2"], default="pytorch")
     add("--dtype", choices=DTYPES, default="float32", help="of PyTorch's arithmetic; bfloat16 is faster and rounds")
@@ -44,7 +44,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--on_bad_utf8", choices=["error", "skip", "replace"], default="replace",
         help="a line that is not UTF-8: stop, give an empty line, or replace the bytes",
     )  # fmt: skip
-    return parser.parse_intermixed_args(argv)
+    options = parser.parse_intermixed_args(argv)
+    options.file = options.input or options.file
+    return options
 
 
 def load_engine(options: argparse.Namespace):
