@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderD
 from transformers.masking_utils import create_bidirectional_mask
 
 BLOCK = 128  # entries of the vocabulary that share a maximum
+CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
 LEAVE = 8  # one in so many sentences must have ended before the batch is cut: the cut copies what stays
 
 
@@ -88,11 +89,17 @@ class Hypotheses:
                 layer.keys, layer.values = layer.keys[rows], layer.values[rows]
 
 
-def best_continuations(log_probs: torch.Tensor, scores: torch.Tensor, count: int):
-    """The `count` best of all hypotheses (B, K) and all tokens (B, K, V): scores, hypotheses, tokens, each (B, count)."""
-    best, tokens = top_tokens(log_probs, count)  # (B, K, count)
-    scores, which = (scores[..., None] + best).flatten(1).topk(count)
-    return scores, which // count, tokens.flatten(1).gather(1, which)
+def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: list[int], count: int):
+    """The `count` best of all hypotheses, with `scores` (B, K), and all tokens (logits: B, K, V) that are not forbidden:
+    scores, hypotheses, tokens, each (B, count). What is forbidden keeps its share of the probability."""
+    best, tokens = [], []
+    for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
+        log_probs = part.log_softmax(-1, dtype=torch.float32)
+        log_probs[..., forbidden] = -float("inf")
+        for kept, found in zip((best, tokens), top_tokens(log_probs, count), strict=True):
+            kept.append(found)
+    scores, which = (scores[..., None] + torch.cat(best)).flatten(1).topk(count)
+    return scores, which // count, torch.cat(tokens).flatten(1).gather(1, which)
 
 
 def top_tokens(log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,11 +141,9 @@ def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch
     outputs, lengths = start.new_empty(len(memory), beams, 0), start.new_zeros(len(memory), beams)
     results = []
     for n in range(1, int(limits.max()) + 1):
-        log_probs = hypotheses.extend(parents, tokens).log_softmax(-1, dtype=torch.float32)
-        log_probs[..., task.pad_token_id] = -float("inf")
-        if n <= task.min_tokens:
-            log_probs[..., task.eos] = -float("inf")
-        scores, parents, tokens = best_continuations(log_probs, alive, max(2, 1 + len(task.eos)) * beams)
+        logits = hypotheses.extend(parents, tokens)
+        forbidden = [task.pad_token_id, *(task.eos.tolist() if n <= task.min_tokens else [])]
+        scores, parents, tokens = best_continuations(logits, alive, forbidden, max(2, 1 + len(task.eos)) * beams)
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         prefixes = torch.cat((prefixes[rows, parents], tokens[..., None]), dim=-1)  # (B, 2K, n)
 
