@@ -86,6 +86,10 @@ def random_weights(args: argparse.Namespace):
     return model, train_tokenizer(["a vocabulary of bytes"], 300), sources.tolist()
 
 
+def longest_output(args: argparse.Namespace, ids: list[list[int]]) -> int:
+    return max(map(len, ids)) + 50 if args.model else args.length
+
+
 # ------------------------------------------------------------------------------------------------------------- engines
 def torch_engines(args: argparse.Namespace, model, dtype: str) -> dict[str, Callable]:
     """`generate()` of ours and of Marian: of ours with the weights packed beforehand, as the pipeline has them."""
@@ -97,14 +101,15 @@ def torch_engines(args: argparse.Namespace, model, dtype: str) -> dict[str, Call
     ours = ours.to(DTYPES[dtype])
     if dtype != "float32":
         ours.set_attn_implementation("eager")  # what PyTorchEngine does on a CPU
-    options = {"num_beams": args.num_beams, "early_stopping": False}
+    options = {"num_beams": args.num_beams, "early_stopping": False, "max_length": None}
     if not args.model:
-        options |= {"min_new_tokens": args.length, "max_new_tokens": args.length, "max_length": None}
+        options["min_new_tokens"] = args.length
 
     def generate(which, ids: list[list[int]]) -> None:
         rows = [torch.tensor(row) for row in ids]
         batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
-        found = which.generate(batch, attention_mask=batch.ne(model.config.pad_token_id).long(), **options)
+        mask, most = batch.ne(model.config.pad_token_id).long(), longest_output(args, ids)
+        found = which.generate(batch, attention_mask=mask, max_new_tokens=most, **options)
         assert args.model or found.shape[1] == 1 + args.length
 
     def with_packed(ids: list[list[int]]) -> None:
@@ -123,7 +128,7 @@ def ctranslate2_engines(args: argparse.Namespace, model, tokenizer, folder: Path
         return {}
     options = {"beam_size": args.num_beams, "max_input_length": 0}
     if not args.model:
-        options |= {"min_decoding_length": args.length, "max_decoding_length": args.length}
+        options["min_decoding_length"] = args.length
     engines = {}
     for name, quantization in (("ct2_fp32", None), ("ct2_int8", "int8")):
         save_for_ctranslate2(model, tokenizer, folder / name, quantization)
@@ -131,7 +136,8 @@ def ctranslate2_engines(args: argparse.Namespace, model, tokenizer, folder: Path
         translator = ctranslate2.Translator(str(folder / name), intra_threads=torch.get_num_threads())
 
         def translate(ids, translator=translator, pieces=pieces):
-            translator.translate_batch([[pieces[i] for i in row[:-1]] for row in ids], **options)
+            rows = [[pieces[i] for i in row[:-1]] for row in ids]
+            translator.translate_batch(rows, max_decoding_length=longest_output(args, ids), **options)
 
         engines[name] = translate
     return engines
