@@ -2,11 +2,13 @@ import pytest
 import torch
 from torch import nn
 
+from vaswani import packing_vaswani
 from vaswani.packing_vaswani import packed_linears
 
 
 @pytest.fixture
-def layers():
+def layers(monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", 300)  # the second of these has 320 weights, the first 960
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 8, bias=False))
 
@@ -24,6 +26,14 @@ def test_the_product_is_the_same(layers, dtype):
         torch.testing.assert_close(layers(x), expected)
         assert packed(layers) == torch.backends.mkldnn.is_available() or dtype == torch.bfloat16
     assert not packed(layers)
+
+
+@torch.no_grad()
+def test_small_ones_are_left_alone(layers, monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", 500)
+    with packed_linears(layers):
+        assert "forward" not in vars(layers[2])
+        assert packed(layers) == torch.backends.mkldnn.is_available()
 
 
 @torch.no_grad()

@@ -7,10 +7,14 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+SMALLEST = 2**17  # weights in a matrix; below, what a call of oneDNN costs is more than it saves
+
 
 def can_pack(linear: nn.Module) -> bool:
-    weight = getattr(linear, "weight", None)
-    if type(linear) is not nn.Linear or "forward" in vars(linear) or weight.device.type != "cpu":
+    if type(linear) is not nn.Linear or "forward" in vars(linear):
+        return False
+    weight = linear.weight
+    if weight.device.type != "cpu" or weight.numel() < SMALLEST:
         return False
     if weight.dtype == torch.bfloat16:
         return torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -22,7 +26,7 @@ def packed_linears(module: nn.Module) -> Iterator[None]:
     """Inside, the linear layers of `module` compute with packed copies of their weights; nothing is done where that
     cannot help: on a GPU, under autocast, with gradients, or inside another such block, which has packed them already.
 
-    Packing copies every weight once, so the weights must not change inside, and their memory is needed twice.
+    Packing copies every large matrix once, so the weights must not change inside, and their memory is needed twice.
     """
     usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not usable:
