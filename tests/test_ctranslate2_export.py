@@ -113,7 +113,7 @@ def test_the_engine_ranks_as_the_paper(translator, tmp_path):
     better = [a[0][1] > b[0][1] - 0.05 for a, b in zip(mine, other, strict=True)]
     assert sum(better) >= 0.97 * len(sentences)
     for (_, score), (_, theirs_score) in same:
-        assert score == pytest.approx(theirs_score, abs=0.05)  # ours counts what padding had
+        assert score == pytest.approx(theirs_score, rel=0.02, abs=0.02)  # ours counts what padding had
     assert all(first[1] >= second[1] for first, second in (found for found in other if len(found) == 2))
     assert theirs.translate(sentences[:9], max_tokens=1) == theirs.translate(sentences[:9])
     assert theirs.translate([]) == []

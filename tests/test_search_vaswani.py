@@ -109,9 +109,11 @@ def test_what_is_not_plain_runs_in_transformers_loop(translator, which_loop):
         assert which_loop(model, source, **{"num_beams": 2, **options})[0] == "theirs", options
 
     seen = []
-    hook = model.model.register_forward_hook(lambda *a: seen.append(1))
-    assert which_loop(model, source, num_beams=2)[0] == "theirs" and seen
-    hook.remove()
+    for part in (model.model, model.model.decoder):
+        hook = part.register_forward_hook(lambda *a: seen.append(1))
+        assert which_loop(model, source, num_beams=2)[0] == "theirs" and seen
+        hook.remove()
+        seen.clear()
     model.forward = model.forward  # what torch.compile(model.forward) leaves behind
     assert which_loop(model, source)[0] == "theirs"
     del model.forward

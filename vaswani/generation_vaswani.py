@@ -174,7 +174,8 @@ class VaswaniGenerationMixin(GenerationMixin):
                 return None
         cache, unusual = kwargs.get("cache"), kwargs.keys() - PLAIN_INPUTS
         output_options = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-        hooked = any("forward" in vars(x) or x._forward_hooks or x._forward_pre_hooks for x in (self, self.model))
+        stacks = (self, self.model, self.get_decoder())  # whose forward the plain search does not call
+        hooked = any("forward" in vars(x) or x._forward_hooks or x._forward_pre_hooks for x in stacks)
         if (
             self.training
             or hooked
