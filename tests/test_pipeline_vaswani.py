@@ -108,7 +108,8 @@ def test_memory_holds_no_scores_that_nobody_asked_for(pipe, model, monkeypatch):
     monkeypatch.setattr(type(model), "generate", lambda self, *a, **k: seen.append(k) or original(self, *a, **k))
     pipe(SENTENCES[:1])
     pipe(SENTENCES[:1], return_scores=True)
-    assert [options["output_scores"] for options in seen] == [False, True]
+    assert not any("output_scores" in options for options in seen)
+    assert [options.get("output_sequences_scores", False) for options in seen] == [False, True]
     assert pipe(SENTENCES[:1], output_scores=True, return_dict_in_generate=False) == pipe(SENTENCES[:1])
 
 

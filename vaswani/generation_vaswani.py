@@ -2,16 +2,27 @@
 
 Beam search with the length penalty of Wu et al. 2016 (GNMT), at most source length + 50 tokens, ended when no hypothesis
 that still grows can win. Everything else is transformers' own; `length_penalty_type="length"` gives its beam search too.
+Plain translation, which asks for nothing else, runs in search_vaswani.py: the same outputs, sooner.
 """
 
 import copy
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerateBeamEncoderDecoderOutput,
+    MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+)
+
+from .packing_vaswani import packed_linears
+from .search_vaswani import Task, beam_search, greedy_search
 
 EXTRA_LENGTH = 50  # "we set the maximum output length during inference to input length + 50"
 
-OUR_SETTINGS = {"length_penalty_type", "max_length_offset", "max_length_offset_scope"}
+OUR_SETTINGS = {"length_penalty_type", "max_length_offset", "max_length_offset_scope", "output_sequences_scores"}
 
 
 class SuppressPad(LogitsProcessor):
@@ -37,6 +48,10 @@ class SourceLengthLimit(StoppingCriteria):
         return input_ids.shape[1] - self.prompt_length >= limits.to(input_ids.device)
 
 
+PLAIN_CRITERIA = (SourceLengthLimit, MaxLengthCriteria, EosTokenCriteria)
+PLAIN_INPUTS = {"encoder_outputs", "attention_mask", "cache", "use_cache", "logits_to_keep"}
+
+
 class GnmtPenalty(float):
     """lp(Y) = ((5 + |Y|) / 6)^alpha, |Y| counting EOS. transformers divides scores by `length ** length_penalty`, which
     with this exponent is lp(length). It also carries what the search must know of its sentences."""
@@ -59,6 +74,8 @@ class VaswaniGenerationMixin(GenerationMixin):
       or `max_new_tokens` take its place.
     - `max_length_offset_scope`: "sentence", or "batch": the longest source of the batch counts for all, as in
       tensor2tensor.
+    - `output_sequences_scores`: with `return_dict_in_generate`, the score of each output without those of every step and
+      entry of the vocabulary, which `output_scores` keeps and returns.
     """
 
     def _default_generation_config(self) -> GenerationConfig:
@@ -87,6 +104,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         if ours := {name: kwargs.pop(name) for name in unknown}:  # transformers knows custom settings by a config only
             generation_config = copy.deepcopy(generation_config or self.generation_config)
             generation_config.update(**ours, allow_custom_entries=True)
+            kwargs = generation_config.update(**kwargs)  # it takes the place of all other settings
         source = next((x for x in (inputs, kwargs.get("input_ids")) if x is not None), None)  # (B, S)
         if source is not None and not isinstance(source, torch.Tensor):
             raise TypeError(f"generate() takes token ids as a tensor (B, S), not a {type(source).__name__}")
@@ -143,20 +161,84 @@ class VaswaniGenerationMixin(GenerationMixin):
         processors.insert(0, SuppressPad(self.config.pad_token_id))  # first: top-k must not be left with padding alone
         return processors
 
+    # ------------------------------------------------------------------------------------------- plain translation
+    def _plain_task(self, input_ids, logits_processor, stopping_criteria, config, kwargs) -> Task | None:
+        """What search_vaswani.py is to find; None where an option, a hook or a model asks for transformers' own loop."""
+        eos, min_tokens = config._eos_token_tensor, 0
+        for processor in logits_processor:  # each but padding's forbids EOS at the start
+            if type(processor) is MinNewTokensLengthLogitsProcessor:
+                min_tokens = max(min_tokens, processor.min_new_tokens)
+            elif type(processor) is MinLengthLogitsProcessor:
+                min_tokens = max(min_tokens, processor.min_length - 1)
+            elif type(processor) is not SuppressPad:
+                return None
+        cache, unusual = kwargs.get("cache"), kwargs.keys() - PLAIN_INPUTS
+        output_options = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+        stacks = (self, self.model, self.get_decoder())  # whose forward the plain search does not call
+        hooked = any("forward" in vars(x) or x._forward_hooks or x._forward_pre_hooks for x in stacks)
+        if (
+            self.training
+            or hooked
+            or "prepare_inputs_for_generation" in vars(self)
+            or self.config._attn_implementation not in ("eager", "sdpa")
+            or eos is None
+            or input_ids.shape[1] > 1
+            or any(type(criterion) not in PLAIN_CRITERIA for criterion in stopping_criteria)
+            or any(kwargs[name] is not None and kwargs[name] is not False for name in unusual)
+            or cache is None
+            or cache.get_seq_length() > 0
+            or config.cache_implementation
+            or config.do_sample
+            or config.early_stopping is True
+            or any(getattr(config, name) for name in output_options)
+            or (config.return_dict_in_generate and not getattr(config, "output_sequences_scores", None))
+            or self.config.vocab_size <= (2 + len(eos)) * (config.num_beams + 1)
+        ):
+            return None
+        limits = _limits_of(stopping_criteria, config, input_ids)
+        return Task(
+            limits,
+            eos,
+            self.config.pad_token_id,
+            min_tokens,
+            config.num_beams,
+            config.num_return_sequences,
+            config.length_penalty,
+        )
+
+    def _run(self, search, task: Task, input_ids, generation_config, kwargs):
+        memory, mask = kwargs["encoder_outputs"][0], kwargs.get("attention_mask")
+        memory, mask, start = (  # transformers has repeated them for every hypothesis
+            None if x is None else x[:: task.beams] for x in (memory, mask, input_ids[:, 0])
+        )
+        with packed_linears(self.get_decoder()), packed_linears(self.lm_head):
+            tokens, scores = search(self, memory, mask, start, task)
+        tokens = tokens.flatten(0, -2)
+        sequences = torch.cat((start.repeat_interleave(task.n_best)[:, None], tokens), dim=1)
+        if not generation_config.return_dict_in_generate:
+            return sequences
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores.flatten())
+
+    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+        task = self._plain_task(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+        if task is not None:
+            return self._run(greedy_search, task, input_ids, generation_config, kwargs)
+        generation_config = _with_all_scores(generation_config)
+        return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+
     # ------------------------------------------------------------------------------------------------- beam search
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         kind = getattr(generation_config, "length_penalty_type", None) or "length"
         if kind not in ("gnmt", "length"):
             raise ValueError(f"length_penalty_type={kind!r}: choose 'gnmt' or 'length'")
         if kind == "gnmt":
-            generation_config = copy.copy(generation_config)
+            task = self._plain_task(input_ids, logits_processor, stopping_criteria, generation_config, kwargs)
+            if task is not None:
+                return self._run(beam_search, task, input_ids, generation_config, kwargs)
+        generation_config = _with_all_scores(generation_config)
+        if kind == "gnmt":
             penalty = GnmtPenalty(generation_config.length_penalty)
-            own = [criterion.limits for criterion in stopping_criteria if isinstance(criterion, SourceLengthLimit)]
-            whole = generation_config.max_length - input_ids.shape[1]
-            batch_size = len(input_ids) // generation_config.num_beams
-            penalty.limits = (
-                (own or [torch.full((batch_size,), whole)])[0][:, None].to(input_ids.device).clamp_max(whole)
-            )
+            penalty.limits = _limits_of(stopping_criteria, generation_config, input_ids)[:, None]
             eos = generation_config._eos_token_tensor
             penalty.eos_token_ids = torch.tensor([-1], device=input_ids.device) if eos is None else eos
             penalty.n_best = generation_config.num_return_sequences > 1
@@ -200,6 +282,22 @@ class VaswaniGenerationMixin(GenerationMixin):
         horizon = penalty.limits if penalty > 0 else length + 1
         possible = state["running_beam_scores"][:, :1] / penalty.at(horizon)
         return state["is_early_stop_heuristic_unsatisfied"] & (possible >= to_beat) & (length < penalty.limits)
+
+
+def _limits_of(stopping_criteria, generation_config, input_ids: torch.LongTensor) -> torch.LongTensor:
+    """Most tokens that each sentence of the batch may have, (B,)."""
+    whole = generation_config.max_length - input_ids.shape[1]
+    own = [criterion.limits for criterion in stopping_criteria if isinstance(criterion, SourceLengthLimit)]
+    batch_size = len(input_ids) // generation_config.num_beams
+    return (own or [torch.full((batch_size,), whole)])[0].to(input_ids.device).clamp_max(whole)
+
+
+def _with_all_scores(generation_config: GenerationConfig) -> GenerationConfig:
+    """A copy for transformers' loop, which gives the scores of outputs only with those of all steps."""
+    generation_config = copy.copy(generation_config)
+    if getattr(generation_config, "output_sequences_scores", None):
+        generation_config.output_scores = True
+    return generation_config
 
 
 def _counts_from_source(generation_config: GenerationConfig) -> bool:

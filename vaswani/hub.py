@@ -10,9 +10,8 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrain
 
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 
-CODE = tuple(
-    f"{part}_vaswani.py" for part in ("configuration", "dropout", "embedding", "generation", "modeling", "pipeline")
-)
+PARTS = ("configuration", "dropout", "embedding", "generation", "modeling", "packing", "pipeline", "search")
+CODE = tuple(f"{part}_vaswani.py" for part in PARTS)
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",

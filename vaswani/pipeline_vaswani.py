@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import torch
 from transformers import Pipeline
 
+from .packing_vaswani import packed_linears
+
 SENTENCE_END = re.compile(r"""((?<=[.!?…])["'”’»)\]]*\s+(?=[^\sa-zà-öø-ÿ])|\n+)""")
 
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -102,17 +104,19 @@ class VaswaniTranslationPipeline(Pipeline):
         count = self._count(options)
         if ours.get("return_attentions") and count > 1:
             raise ValueError("return_attentions shows one translation: leave out num_return_sequences")
-        scored = ours.get("return_scores", False) or count > 1  # kept for every step and entry, so only where wanted
-        options |= {"return_dict_in_generate": True, "output_scores": scored}
+        if ours.get("return_scores", False) or count > 1:
+            own = hasattr(self.model.generation_config, "max_length_offset")  # others keep every step's scores
+            options |= {"return_dict_in_generate": True, "output_sequences_scores" if own else "output_scores": True}
         rows_each = max(count, self._get_set_generation_params(options).get("num_beams") or 1)
         waiting = sorted(full, key=lambda i: -len(ids[i]))
-        while waiting:
-            size = max(1, max_tokens // (rows_each * len(ids[waiting[0]])))
-            rows, waiting = waiting[:size], waiting[size:]
-            batch = self.preprocess([ids[i] for i in rows])
-            outputs = self.forward(batch, **options)
-            for i, result in zip(rows, self.postprocess(outputs, **ours), strict=True):
-                results[i] = result
+        with torch.no_grad(), packed_linears(self.model):
+            while waiting:
+                size = max(1, max_tokens // (rows_each * len(ids[waiting[0]])))
+                rows, waiting = waiting[:size], waiting[size:]
+                batch = self.preprocess([ids[i] for i in rows])
+                outputs = self.forward(batch, **options)
+                for i, result in zip(rows, self.postprocess(outputs, **ours), strict=True):
+                    results[i] = result
         return results
 
     def preprocess(self, ids: list[list[int]]) -> dict:
@@ -120,8 +124,10 @@ class VaswaniTranslationPipeline(Pipeline):
 
     def _forward(self, inputs: dict, **options) -> dict:
         output = self.model.generate(**inputs, **options)
+        if isinstance(output, torch.Tensor):
+            return {**inputs, "sequences": output, "scores": None}
         scores = getattr(output, "sequences_scores", None)
-        if scores is None and options["output_scores"]:  # greedy or sampled: the sum of the tokens' log-probabilities
+        if scores is None and output.scores:  # greedy or sampled: the sum of the tokens' log-probabilities
             steps = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
             ended = output.sequences[:, 1:].eq(self.model.config.pad_token_id)
             scores = steps.masked_fill(ended, 0).sum(-1)

@@ -10,6 +10,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from .pipeline_vaswani import VaswaniTranslationPipeline
 from .run_config import UserError
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
 
 def load(name: str, device: str | None = None):
     """Model and tokenizer from a run folder, a checkpoint with its tokenizer, or the Hub; on a GPU where there is one.
@@ -52,3 +54,34 @@ def translate(model, tokenizer, sentences: Sequence[str], *, max_tokens: int = 4
     finally:
         model.train(was_training)
     return [translation["translation_text"] for translation in found]
+
+
+class PyTorchEngine:
+    """Translates with PyTorch: what `CTranslate2Engine` is for an exported model.
+
+    Args:
+        name: a run folder, a checkpoint with its tokenizer, or a model on the Hub.
+        dtype: of the weights and the arithmetic, one of `DTYPES`.
+
+    Raises:
+        UserError: there is no such model.
+    """
+
+    def __init__(self, name: str, device: str | None = None, dtype: str = "float32"):
+        model, self.tokenizer = load(name, device)
+        if model.device.type == "cpu" and dtype != "float32":
+            model.set_attn_implementation("eager")  # sdpa is slow there in half precision
+        self.pipe = VaswaniTranslationPipeline(model.to(DTYPES[dtype]), self.tokenizer, device=model.device)
+        learned = getattr(model.config, "position_encoding", None) == "learned"
+        self.positions = model.config.max_position_embeddings if learned else None  # the longest input
+
+    def translate(
+        self, sentences: Sequence[str], *, num_beams: int | None = None, n_best: int = 1, max_tokens: int = 4096
+    ) -> list[list[tuple[str, float]]]:
+        """The `n_best` translations of each sentence with their scores, best first; an empty sentence stays empty."""
+        options = {"num_beams": num_beams} if num_beams else {}
+        if n_best > 1:
+            options |= {"num_return_sequences": n_best, "return_scores": True}
+        found = self.pipe(list(sentences), max_tokens=max_tokens, **options)
+        lists = found if n_best > 1 else [[result] for result in found]
+        return [[(result["translation_text"], result.get("score", 0.0)) for result in results] for results in lists]

@@ -1,0 +1,37 @@
+import json
+
+import pytest
+from load_script import load_script
+
+from vaswani.tokenization_vaswani import train_tokenizer
+
+SMALL = ["--sentences", "4", "--batch_sizes", "1", "2", "--rounds", "1", "--num_beams", "2", "--json"]
+
+
+@pytest.fixture
+def benchmark(capsys):
+    def call(*arguments):
+        code = load_script("benchmark").main(["decode", *map(str, arguments)])
+        return code, capsys.readouterr()
+
+    return call
+
+
+def test_decode_on_a_trained_model(benchmark, tiny_model, tmp_path):
+    tokenizer = train_tokenizer(["A house.", "Two dogs run."] * 3, 300)
+    for part in (tiny_model(vocab_size=len(tokenizer), max_position_embeddings=256), tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    (tmp_path / "source").write_text("A house.\nTwo dogs run.\n\nA dog.\nTwo houses.\n")
+    code, printed = benchmark("--model", tmp_path / "model", "--source", tmp_path / "source", *SMALL)
+    report = json.loads(printed.out)
+    assert code == 0 and report["batch"].keys() == {"1", "2"} and report["num_beams"] == 2
+    for figures in report["batch"].values():
+        names = {"ours_sentences_per_s", "marian_sentences_per_s", "ratio_vs_marian", "best_of_ours_vs_marian_fp32"}
+        assert names <= figures.keys() and all(value > 0 for value in figures.values())
+        if "CTranslate2" not in printed.err:
+            assert {"ct2_fp32_sentences_per_s", "ct2_int8_sentences_per_s"} <= figures.keys()
+
+
+def test_decode_needs_both_or_neither(benchmark):
+    code, printed = benchmark("--model", "somewhere")
+    assert code == 2 and "belong together" in printed.err

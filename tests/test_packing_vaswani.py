@@ -1,0 +1,55 @@
+import pytest
+import torch
+from torch import nn
+
+from vaswani import packing_vaswani
+from vaswani.packing_vaswani import packed_linears
+
+
+@pytest.fixture
+def layers(monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", 300)  # the second of these has 320 weights, the first 960
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 8, bias=False))
+
+
+def packed(layers) -> bool:
+    return any("forward" in vars(layer) for layer in layers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_the_product_is_the_same(layers, dtype):
+    layers, x = layers.to(dtype), torch.randn(5, 3, 24, dtype=dtype)
+    expected = layers(x)
+    with packed_linears(layers):
+        torch.testing.assert_close(layers(x), expected)
+        assert packed(layers) == torch.backends.mkldnn.is_available() or dtype == torch.bfloat16
+    assert not packed(layers)
+
+
+@torch.no_grad()
+def test_small_ones_are_left_alone(layers, monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", 500)
+    with packed_linears(layers):
+        assert "forward" not in vars(layers[2])
+        assert packed(layers) == torch.backends.mkldnn.is_available()
+
+
+@torch.no_grad()
+def test_blocks_inside_each_other_and_errors(layers):
+    with packed_linears(layers), packed_linears(layers):
+        pass
+    assert not packed(layers)
+    with pytest.raises(RuntimeError), packed_linears(layers):
+        layers(torch.zeros(1, 3))
+    assert not packed(layers)
+
+
+def test_left_alone_with_gradients_under_autocast_and_in_other_dtypes(layers):
+    with packed_linears(layers):
+        assert not packed(layers)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), packed_linears(layers):
+        assert not packed(layers)
+    with torch.no_grad(), packed_linears(layers.double()):
+        assert not packed(layers)

@@ -1,0 +1,122 @@
+"""The script, from bytes to bytes."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from load_script import ROOT, load_script
+
+from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani.tokenization_vaswani import train_tokenizer
+
+SENTENCES = ["The man reads a book.", "Two dogs run.", "It rains in the city.", "A house.", "He sees a big house."]
+UGLY = (
+    b"A house.\n\n\tTwo\tdogs\t.\nNUL\0here.\nbad \xff\xfe bytes.\r\n"
+    + b"A dog runs. " * 4200
+    + b"\n\xe2\x80\xa8\nlast line"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A random model that stops, and says different things of different sentences."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = train_tokenizer(SENTENCES * 3, 300)
+    config = VaswaniConfig(vocab_size=len(tokenizer), d_model=32, d_ff=48, num_layers=1, num_heads=2)
+    model = VaswaniForSeq2SeqLM(config)
+    torch.nn.init.normal_(model.lm_head.weight, std=0.5)
+    for layer in model.model.decoder.layers:
+        layer.encoder_attn.out_proj.weight.data *= 20
+    model.generation_config.update(max_length_offset=2, num_beams=2, length_penalty=0.6)
+    for part in (model, tokenizer):
+        part.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def translate(capsysbinary, monkeypatch):
+    """A function: exit code, standard output and standard error of the script."""
+    script = load_script("translate")
+
+    def call(*arguments, stdin: bytes = b""):
+        out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        code = script.main([str(argument) for argument in arguments])
+        out.flush(), err.flush()
+        return code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
+
+    return call
+
+
+def test_any_bytes_line_for_line(translate, model, tmp_path):
+    code, out, err = translate(model, "--max_input_length", 40, stdin=UGLY)
+    lines = out.split("\n")
+    assert code == 0 and len(lines) == 8 + 1 and lines[-1] == "" and lines[1] == ""
+    assert "line 5: bad UTF-8: replace" in err and "line 6: " in err and "over max_input_length=40: truncate" in err
+    assert "8 lines in" in err and "sentences/s" in err
+    (tmp_path / "ugly").write_bytes(UGLY)
+    assert translate(model, tmp_path / "ugly", "--max_input_length", 40)[1] == out  # a file, in windows of its own
+    assert translate(model, "--input", tmp_path / "ugly", "--max_input_length", 40, "--buffer", 1)[1] == out
+    skipped = translate(model, "--max-input-length", 40, "--on_long", "skip", stdin=UGLY)[1].split("\n")
+    assert skipped[5] == "" and skipped[:5] == lines[:5] and skipped[6:] == lines[6:]
+    code, out, err = translate(model, "--on_bad_utf8", "error", stdin=UGLY)
+    assert code == 2 and "line 5: byte 0xff" in err
+
+
+def test_n_best(translate, model):
+    best = translate(model, stdin="\n".join(SENTENCES).encode())[1].splitlines()
+    out = translate(model, "--num_beams", 2, "--n_best", 2, stdin="\n".join(["", *SENTENCES]).encode())[1]
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert rows[0] == ["1", "0.0000", ""] and all(len(row) == 3 for row in rows)
+    for number, expected in enumerate(best, start=2):
+        scores = [float(score) for n, score, _ in rows if int(n) == number]
+        texts = [text for n, _, text in rows if int(n) == number]
+        assert texts[0] == expected and scores == sorted(scores, reverse=True) and 1 <= len(scores) <= 2
+
+
+def test_bfloat16(translate, model):
+    code, out, _ = translate(model, "--dtype", "bfloat16", "--threads", 1, stdin="\n".join(SENTENCES).encode())
+    assert code == 0 and len(out.splitlines()) == len(SENTENCES)
+
+
+def test_mistakes(translate, model, tmp_path):
+    for arguments, sentence in (
+        ([model, "--output", tmp_path / "out"], "--output needs an input file"),
+        ([model, tmp_path / "none", "--output", tmp_path / "out"], "there is no file"),
+        ([tmp_path / "none"], "there is no folder"),
+        ([model, "--engine", "ctranslate2"], "CTranslate2"),
+    ):
+        code, out, err = translate(*arguments)
+        assert code == 2 and out == "" and err.startswith("error: ") and sentence in err and err.count("\n") == 1
+    (tmp_path / "in").write_text("A house.\n")
+    (tmp_path / "out").write_text("precious\n")
+    assert "exists already" in translate(model, tmp_path / "in", "--output", tmp_path / "out")[2]
+    assert (tmp_path / "out").read_text() == "precious\n"
+
+
+def test_killed_and_started_again(translate, model, tmp_path):
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("".join(f"{SENTENCES[i % 5]} {i}\n" for i in range(900)))
+    expected = translate(model, source, "--num_beams", 1)[1]
+    arguments = [model, str(source), "--output", str(output), "--buffer", "20", "--num_beams", "1"]
+    command = [sys.executable, str(ROOT / "scripts" / "translate.py"), *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    record, deadline = tmp_path / "out.txt.partial.json", time.monotonic() + 120
+    while not record.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert record.exists() and not output.exists()
+    assert "another input, model or options" in translate(*arguments, "--max_input_length", 9)[2]
+    code, out, err = translate(*arguments)
+    assert code == 0 and out == "" and "continues" in err
+    assert output.read_text(encoding="utf-8") == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]

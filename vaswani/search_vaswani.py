@@ -1,0 +1,216 @@
+"""Section 6.1: the search of generation_vaswani.py once more, for translation alone and at a translator's speed.
+
+`generate()` runs it where nothing else is asked for than tokens and scores; the results are those of transformers' loop.
+The idea: a sentence's hypotheses stand beside each other as positions of one sequence. So the encoder's keys and values
+are there once per sentence, shared by its hypotheses, and the decoder's own are written once and never moved: who descends
+from whom is in the mask of self-attention, the only thing that is reordered. Sentences leave the batch as they end.
+
+B sentences, S source tokens, K hypotheses of each, n tokens so far, V rows of the vocabulary.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import pad
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask
+
+BLOCK = 128  # entries of the vocabulary that share a maximum
+CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
+LEAVE = 8  # one in so many sentences must have ended before the batch is cut: the cut copies what stays
+
+
+class Task(NamedTuple):
+    """What is searched for. Lengths count EOS and not the start token."""
+
+    limits: torch.LongTensor  # (B,): most tokens of each sentence
+    eos: torch.LongTensor  # ids that end a hypothesis
+    pad_token_id: int  # never generated
+    min_tokens: int = 0  # EOS is not generated before
+    beams: int = 1
+    n_best: int = 1
+    alpha: float = 0.0  # of the length penalty ((5 + length) / 6)^alpha
+
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values (B, h, n, d_k) with room behind them, so that a step copies nothing."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.length = 0
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        start, self.length = self.length, self.length + key_states.shape[2]
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        if self.length > self.keys.shape[2]:
+            room = (0, 0, 0, max(32, 2 * self.length) - self.keys.shape[2])
+            self.keys, self.values = pad(self.keys, room), pad(self.values, room)
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+class Hypotheses:
+    """The decoder over a batch of sentences, each with a tree of hypotheses that grows by one token each a step."""
+
+    def __init__(self, model, memory: torch.Tensor, attention_mask: torch.Tensor | None, longest: int):
+        self.model, self.decoder, self.memory, self.depth = model, model.get_decoder(), memory, 0
+        places = torch.arange(longest, device=memory.device)
+        self.positions = self.decoder.embed_positions(places, longest)  # (longest, d)
+        self.memory_mask = create_bidirectional_mask(
+            model.config, memory[:, :1], attention_mask, encoder_hidden_states=memory
+        )
+        self.cache = EncoderDecoderCache(Cache(layer_class_to_replicate=GrowingLayer), DynamicCache())
+        self.paths = torch.ones(len(memory), 1, 0, dtype=torch.bool, device=memory.device)  # (B, K, nodes of the tree)
+
+    def extend(self, parents: torch.LongTensor, tokens: torch.LongTensor) -> torch.Tensor:
+        """New hypotheses: the old ones at `parents` (B, K), each with one of `tokens` (B, K). Returns logits (B, K, V)."""
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
+        self.paths = torch.cat((self.paths[rows, parents], itself), dim=-1)
+        x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
+        mask = self.paths[:, None]  # (B, 1, K, nodes)
+        if self.model.config._attn_implementation == "eager":
+            mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, -float("inf"))
+        for layer in self.decoder.layers:
+            x = layer(x, mask, self.memory, memory_mask=self.memory_mask, cache=self.cache)
+        self.depth += 1
+        return self.model.lm_head(x)
+
+    def keep(self, rows: torch.LongTensor) -> None:
+        """The other sentences leave."""
+        self.memory, self.paths = self.memory[rows], self.paths[rows]
+        if self.memory_mask is not None:
+            self.memory_mask = self.memory_mask[rows]
+        for cache in (self.cache.self_attention_cache, self.cache.cross_attention_cache):
+            for layer in cache.layers:
+                layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+
+
+def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: list[int], count: int):
+    """The `count` best of all hypotheses, with `scores` (B, K), and all tokens (logits: B, K, V) that are not forbidden:
+    scores, hypotheses, tokens, each (B, count). What is forbidden keeps its share of the probability."""
+    best, tokens = [], []
+    for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
+        log_probs = part.log_softmax(-1, dtype=torch.float32)
+        log_probs[..., forbidden] = -float("inf")
+        for kept, found in zip((best, tokens), top_tokens(log_probs, count), strict=True):
+            kept.append(found)
+    scores, which = (scores[..., None] + torch.cat(best)).flatten(1).topk(count)
+    return scores, which // count, torch.cat(tokens).flatten(1).gather(1, which)
+
+
+def top_tokens(log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`topk` over the vocabulary, ten times as fast on a CPU: the best tokens lie in the blocks of the best maxima."""
+    rows = len(log_probs[0, 0]) // BLOCK
+    if rows <= count:
+        return log_probs.topk(count)
+    blocks = log_probs[..., : rows * BLOCK].unflatten(-1, (rows, BLOCK))
+    chosen = blocks.amax(-1).topk(count).indices[..., None]  # (B, K, count, 1)
+    inside = chosen * BLOCK + torch.arange(BLOCK, device=chosen.device)
+    rest = torch.arange(rows * BLOCK, log_probs.shape[-1], device=chosen.device).expand(*log_probs.shape[:2], -1)
+    tokens = torch.cat((inside.flatten(2), rest), dim=-1)
+    best, place = log_probs.gather(-1, tokens).topk(count)
+    return best, tokens.gather(-1, place)
+
+
+def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `n_best` outputs of each sentence, best first, by log-probability over length penalty.
+
+    All `(1 + EOS ids) * K` best continuations may end. One that its limit cuts off counts only where nothing has ended. A
+    sentence is done at its limit, or when its best hypothesis alive, would it reach the limit at no further cost, cannot
+    beat the best that has ended (for n-best lists: the worst of those kept).
+
+    Args:
+        memory: the encoder's output (B, S, d). attention_mask: (B, S) or None. start: the first token, (B,).
+
+    Returns:
+        Tokens (B, n_best, longest), filled up behind the end, and scores (B, n_best), -1e9 for a place without output.
+    """
+    penalty = lambda length: ((5 + length) / 6) ** task.alpha  # noqa: E731
+    beams, fill, limits = task.beams, task.pad_token_id or int(task.eos[0]), task.limits
+    hypotheses = Hypotheses(model, memory, attention_mask, int(limits.max()))
+    sentences = torch.arange(len(memory), device=memory.device)  # which of the batch are still in it
+    live = torch.ones_like(sentences, dtype=torch.bool)
+    tokens, parents = start[:, None], torch.zeros_like(start)[:, None]
+    alive = torch.zeros(len(memory), 1, device=memory.device)  # log-probabilities of the hypotheses (B, K)
+    prefixes = start.new_empty(len(memory), 1, 0)
+    ended = alive.new_full((len(memory), beams), -float("inf"))  # scores of the outputs so far, best first
+    outputs, lengths = start.new_empty(len(memory), beams, 0), start.new_zeros(len(memory), beams)
+    results = []
+    for n in range(1, int(limits.max()) + 1):
+        logits = hypotheses.extend(parents, tokens)
+        forbidden = [task.pad_token_id, *(task.eos.tolist() if n <= task.min_tokens else [])]
+        scores, parents, tokens = best_continuations(logits, alive, forbidden, max(2, 1 + len(task.eos)) * beams)
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        prefixes = torch.cat((prefixes[rows, parents], tokens[..., None]), dim=-1)  # (B, 2K, n)
+
+        ends = torch.isin(tokens, task.eos)
+        cut_off = (n >= limits)[:, None] & ~(ended[:, :1].isfinite() | ends.any(1, keepdim=True))
+        joins = (ends | cut_off) & live[:, None]
+        if joins.any():
+            both = torch.cat((ended, (scores / penalty(n)).masked_fill(~joins, -float("inf"))), dim=1)
+            ended, best = both.topk(beams)
+            outputs = pad(outputs, (0, n - outputs.shape[-1]), value=fill)
+            outputs = torch.cat((outputs, prefixes), dim=1)[rows, best]
+            lengths = torch.cat((lengths, torch.full_like(tokens, n)), dim=1)[rows, best]
+
+        alive, best = scores.masked_fill(ends, -float("inf")).topk(beams)
+        prefixes, parents, tokens = prefixes[rows, best], parents.gather(1, best), tokens.gather(1, best)
+        to_beat = ended[:, 0]
+        if task.n_best > 1:
+            to_beat = torch.where(ended.isfinite(), ended, float("inf")).amin(1).where(to_beat.isfinite(), to_beat)
+        horizon = penalty(limits) if task.alpha > 0 else penalty(n + 1)
+        live &= (alive[:, 0] / horizon >= to_beat) & (n < limits)
+
+        staying = int(live.sum())
+        if len(live) - staying > len(live) // LEAVE or not staying:
+            results.append([state[~live] for state in (sentences, outputs, lengths, ended)])
+            if not staying:
+                break
+            rows = live.nonzero()[:, 0]
+            hypotheses.keep(rows)
+            sentences, limits, alive, prefixes, parents, tokens, ended, outputs, lengths = (
+                x[rows] for x in (sentences, limits, alive, prefixes, parents, tokens, ended, outputs, lengths)
+            )
+            live = live[rows]
+    order = torch.cat([where for where, *_ in results]).argsort()
+    lengths, scores = (torch.cat([result[i][:, : task.n_best] for result in results])[order] for i in (2, 3))
+    empty = scores.isinf()  # a place in the list that nothing has filled
+    longest = int(lengths.masked_fill(empty, 0).max())
+    found = [outputs[:, : task.n_best, :longest] for _, outputs, _, _ in results]
+    found = torch.cat([pad(outputs, (0, longest - outputs.shape[-1]), value=fill) for outputs in found])[order]
+    return found.masked_fill(empty[..., None], int(task.eos[0])), scores.masked_fill(empty, -1e9)
+
+
+def greedy_search(model, memory, attention_mask, start, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest token, one by one: tokens (B, longest), with padding behind the end, and their log-probabilities
+    (B,), of what may be generated."""
+    hypotheses = Hypotheses(model, memory, attention_mask, int(task.limits.max()))
+    sentences, limits = torch.arange(len(memory), device=memory.device), task.limits
+    outputs = start.new_full((len(memory), int(limits.max())), task.pad_token_id)
+    scores = torch.zeros(len(memory), device=memory.device)
+    live, tokens, parents = torch.ones_like(start, dtype=torch.bool), start, torch.zeros_like(start)[:, None]
+    for n in range(1, int(limits.max()) + 1):
+        logits = hypotheses.extend(parents, tokens[:, None])[:, 0].float()  # (B, V)
+        logits[:, task.pad_token_id] = -float("inf")
+        if n <= task.min_tokens:
+            logits[:, task.eos] = -float("inf")
+        tokens = logits.argmax(-1)
+        outputs[sentences[live], n - 1] = tokens[live]
+        scores[sentences[live]] += logits.log_softmax(-1).gather(1, tokens[:, None])[live, 0]
+        live &= ~torch.isin(tokens, task.eos) & (n < limits)
+        staying = int(live.sum())
+        if not staying:
+            break
+        if len(live) - staying > len(live) // LEAVE:
+            rows = live.nonzero()[:, 0]
+            hypotheses.keep(rows)
+            sentences, limits, tokens, parents = (state[rows] for state in (sentences, limits, tokens, parents))
+            live = live[rows]
+    return outputs[:, :n], scores
+
+
+__all__ = ["Task", "beam_search", "greedy_search"]
