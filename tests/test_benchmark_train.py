@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from load_script import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts"))
 from benchmarks import train
 from benchmarks.contenders import CONTENDERS, DESCRIPTIONS, Work
 from datasets import Dataset
