@@ -28,6 +28,8 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import accelerate
+import numpy as np
+import pyarrow.compute
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, set_seed
@@ -110,12 +112,11 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
     data = team.local_first(lambda: prepare(config.data, say))
     tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
     corpus, valid, test = (load_from_disk(str(data / split)) for split in ("train", "valid", "test"))
-    lengths = {side: corpus.data[f"{side}_length"].to_numpy() for side in ("source", "target")}
-    longest = max(max(part.data[f"{side}_length"].to_numpy()) for part in (corpus, valid, test) for side in lengths)
+    columns = [part.data[f"{side}_length"] for part in (corpus, valid, test) for side in ("source", "target")]
+    longest = max(pyarrow.compute.max(column).as_py() for column in columns)
     with as_user_error():
         batches = TokenBatches(
-            lengths["source"],
-            lengths["target"],
+            *(column.to_numpy() for column in columns[:2]),
             tokens_per_batch=settings.tokens_per_batch,
             max_tokens=settings.max_tokens,
             seed=settings.seed,
@@ -140,13 +141,11 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
         optimizer.zero_grad()
         return accelerator.reduce(sums, "sum").tolist()
 
-    for warning in far_from_plan(config, len(corpus), int(lengths["target"].sum()), team.world):
+    for warning in far_from_plan(config, len(corpus), int(batches.target_lengths.sum(dtype=np.int64)), team.world):
         say(f"warning: {warning}")
     with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
         if settings.find_max_tokens:
-            say(
-                f"max_tokens: {largest_max_tokens(objective, optimizer, int(longest)):,} fit into this machine's memory"
-            )
+            say(f"max_tokens: {largest_max_tokens(objective, optimizer, longest):,} fit into this machine's memory")
             return 0
         rehearse(objective, optimizer, worst_shape(batches))  # memory runs out now, or never
     if settings.dry_run:

@@ -81,6 +81,9 @@ def test_the_plan_of_an_epoch_is_kept(tmp_path):
     for epoch in range(2, 8):
         next(TokenBatches(source, target, **options).epoch(epoch))
     assert len(list((tmp_path / "plans").iterdir())) == 4  # not one for every epoch for ever
+    (tmp_path / "file").touch()
+    unwritable = TokenBatches(source, target, tokens_per_batch=500, plans=tmp_path / "file" / "plans")
+    assert np.array_equal(epoch_rows(unwritable, epoch=1)[3], expected[3])
     other = epoch_rows(TokenBatches(source, target, seed=2, **options), epoch=7)
     assert not all(np.array_equal(a, b) for a, b in zip(expected, other, strict=False))
 

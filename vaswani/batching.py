@@ -12,6 +12,7 @@ plan follows from (seed, epoch) alone, so a run resumes anywhere at once.
 import functools
 import hashlib
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -195,12 +196,16 @@ class TokenBatches:
         inputs = [self.seed, epoch, self.tokens_per_batch, self.method, len(self.target_lengths), np.__version__]
         path = self.plans / f"epoch_{epoch}-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]}.safetensors"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            work = path.with_suffix(f".{os.getpid()}")
-            save_file(self._plan(epoch)._asdict(), work)
-            os.replace(work, path)
-            for old in sorted(self.plans.glob("*.safetensors"), key=lambda file: file.stat().st_mtime)[:-4]:
-                old.unlink(missing_ok=True)
+            plan = self._plan(epoch)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                work = path.with_name(f".{uuid.uuid4()}")
+                save_file(plan._asdict(), work)
+                os.replace(work, path)
+                for old in sorted(self.plans.glob("*.safetensors"), key=os.path.getmtime)[:-4]:
+                    old.unlink(missing_ok=True)
+            except OSError:  # a folder that may only be read, or a full disk: the plan is made again when it is needed
+                return plan
         file = safe_open(path, framework="numpy")
         return Plan(file.get_slice("order"), file.get_tensor("starts"), file.get_tensor("sequence"))
 
