@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from .loss import IGNORE
@@ -204,7 +204,10 @@ class TokenBatches:
                 os.replace(work, path)
                 for old in sorted(self.plans.glob("*.safetensors"), key=os.path.getmtime)[:-4]:
                     old.unlink(missing_ok=True)
-            except OSError:  # a folder that may only be read, or a full disk: the plan is made again when it is needed
+            except (
+                OSError,
+                SafetensorError,
+            ):  # a folder that may only be read, or a full disk: the plan is made again when it is needed
                 return plan
         file = safe_open(path, framework="numpy")
         return Plan(file.get_slice("order"), file.get_tensor("starts"), file.get_tensor("sequence"))
