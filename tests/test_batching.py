@@ -80,7 +80,7 @@ def test_the_plan_of_an_epoch_is_kept(tmp_path):
     assert np.array_equal(np.concatenate(next(resumed.epoch(1, start=3)).micro_batches), expected[3])
     for epoch in range(2, 8):
         next(TokenBatches(source, target, **options).epoch(epoch))
-    assert len(list((tmp_path / "plans").iterdir())) == 4  # not one for every epoch for ever
+    assert len(list((tmp_path / "plans").iterdir())) == 2  # not one for every epoch for ever
     (tmp_path / "file").touch()
     unwritable = TokenBatches(source, target, tokens_per_batch=500, plans=tmp_path / "file" / "plans")
     assert np.array_equal(epoch_rows(unwritable, epoch=1)[3], expected[3])
@@ -138,8 +138,35 @@ def test_a_pair_longer_than_a_batch():
     source, target = np.array([5, 900, 5, 5]), np.array([5, 900, 5, 5])
     batches = TokenBatches(source, target, tokens_per_batch=10)
     rows = epoch_rows(batches)
-    assert all(len(batch) for batch in rows)
+    assert all(len(batch) for batch in rows) and len(rows) == batches.batches_per_epoch
     assert sorted(np.concatenate(rows)) == [0, 1, 2, 3]
+
+
+def test_very_long_sentences():
+    """The table of lengths does not grow with them."""
+    source, target = np.array([5, 20_000, 5, 31_000]), np.array([5, 30_000, 5, 2_500])
+    batches = TokenBatches(source, target, tokens_per_batch=1000)
+    assert batches.groups.of_lengths.size < 5_000_000
+    assert sorted(np.concatenate(epoch_rows(batches))) == [0, 1, 2, 3]
+
+
+def test_micro_batches_are_full():
+    source, target = lengths(29_000)
+    batches = TokenBatches(source, target, tokens_per_batch=25_000, max_tokens=2048)
+    parts = [rows for batch in batches.epoch(0) for rows in batch.micro_batches]
+    padded = sum(len(rows) * max(source[rows].max(), target[rows].max()) for rows in parts if len(rows))
+    assert padded < 1.1 * np.maximum(source, target).sum()
+
+
+def test_a_damaged_plan_is_made_again(tmp_path):
+    source, target = lengths()
+    options = {"tokens_per_batch": 500, "plans": tmp_path / "plans"}
+    expected = epoch_rows(TokenBatches(source, target, **options))
+    (file,) = (tmp_path / "plans").iterdir()
+    for content in (b"", file.read_bytes()[:100]):
+        file.write_bytes(content)
+        again = epoch_rows(TokenBatches(source, target, **options))
+        assert all(np.array_equal(a, b) for a, b in zip(expected, again, strict=True))
 
 
 def test_errors_say_what_to_do():

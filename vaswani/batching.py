@@ -9,15 +9,18 @@ divided into *groups* that each hold a whole number of batches. An epoch then on
 plan follows from (seed, epoch) alone, so a run resumes anywhere at once.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
-import uuid
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -40,6 +43,7 @@ class Groups(NamedTuple):
     equal: str  # what is shared equally among a group's batches: "tokens" (target tokens) or "sentences"
 
 
+PLANNING = 1  # to be raised when the same lengths are planned otherwise
 UNEVEN = 0.2  # a batch may be this share larger or smaller than wanted: at 0.05 there is twice the padding
 
 
@@ -60,7 +64,7 @@ def groups_by_length(counts: np.ndarray, tokens_per_batch: float) -> Groups:
         cut = _best_cut(counts[area], tokens[area] / tokens_per_batch, wanted)
         if cut is None:
             of_lengths[area] = len(batches)
-            batches.append(wanted)
+            batches.append(min(wanted, int(counts[area].sum())))  # a pair longer than a batch is a batch
         elif cut.axis == 0:
             areas.append((top, top + cut.at, left, right, cut.batches))
             areas.append((top + cut.at, bottom, left, right, wanted - cut.batches))
@@ -170,20 +174,26 @@ class TokenBatches:
             raise ValueError(
                 f"a training pair has {longest} tokens, over max_tokens={max_tokens}: raise it, or lower max_length"
             )
+        self.kept: tuple[int, Plan] | None = None
         self.source_lengths = np.asarray(source_lengths, dtype=np.int16)
         self.target_lengths = np.asarray(target_lengths, dtype=np.int16)
 
     @functools.cached_property
     def groups(self) -> Groups:
-        shape = int(self.target_lengths.max()) + 1, int(self.source_lengths.max()) + 1
-        cells = self.target_lengths.astype(np.int32) * np.int32(shape[1])
-        cells += self.source_lengths
+        shape = tuple(int(self._cell(side).max()) + 1 for side in (self.target_lengths, self.source_lengths))
+        cells = self._cell(self.target_lengths).astype(np.int32) * np.int32(shape[1])
+        cells += self._cell(self.source_lengths)
         counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
         if self.method == "length":
             return groups_by_length(counts, self.tokens_per_batch)
         return groups_by_bucket(
             counts, self.tokens_per_batch, {"tensor2tensor": 1, "tensor2tensor_big": 2}[self.method]
         )
+
+    @staticmethod
+    def _cell(lengths: np.ndarray) -> np.ndarray:
+        """Row or column of the table; all very long sentences share one."""
+        return np.minimum(lengths, 2047)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -192,30 +202,38 @@ class TokenBatches:
     def plan(self, epoch: int) -> Plan:
         """The plan of an epoch, from its file where there is one."""
         if self.plans is None:
-            return self._plan(epoch)
-        inputs = [self.seed, epoch, self.tokens_per_batch, self.method, len(self.target_lengths), np.__version__]
-        path = self.plans / f"epoch_{epoch}-{hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]}.safetensors"
-        if not path.exists():
+            if self.kept is None or self.kept[0] != epoch:
+                self.kept = epoch, self._plan(epoch)
+            return self.kept[1]
+        inputs = [
+            PLANNING,
+            self.seed,
+            epoch,
+            self.tokens_per_batch,
+            self.method,
+            len(self.target_lengths),
+            np.__version__,
+        ]
+        name = hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]
+        path = self.plans / f"epoch_{epoch}-{name}.safetensors"
+        try:
+            file = safe_open(path, framework="numpy")
+            return Plan(file.get_slice("order"), file.get_tensor("starts"), file.get_tensor("sequence"))
+        except (OSError, SafetensorError):  # not there, or damaged
             plan = self._plan(epoch)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                work = path.with_name(f".{uuid.uuid4()}")
-                save_file(plan._asdict(), work)
-                os.replace(work, path)
-                for old in sorted(self.plans.glob("*.safetensors"), key=os.path.getmtime)[:-4]:
-                    old.unlink(missing_ok=True)
-            except (
-                OSError,
-                SafetensorError,
-            ):  # a folder that may only be read, or a full disk: the plan is made again when it is needed
-                return plan
-        file = safe_open(path, framework="numpy")
-        return Plan(file.get_slice("order"), file.get_tensor("starts"), file.get_tensor("sequence"))
+        with contextlib.suppress(OSError, SafetensorError):  # where nothing can be written, it is made each time
+            self.plans.mkdir(parents=True, exist_ok=True)
+            work = self.plans / f".{path.stem}.{platform.node()}"
+            save_file(plan._asdict(), work)
+            os.replace(work, path)
+            for old in sorted(self.plans.glob("epoch_*.safetensors"), key=os.path.getmtime)[:-2]:
+                old.unlink(missing_ok=True)
+        return plan
 
     def _plan(self, epoch: int) -> Plan:
         rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(np.arange(len(self.target_lengths), dtype=np.int32))
-        group = self.groups.of_lengths[self.target_lengths, self.source_lengths][order]
+        group = self.groups.of_lengths[self._cell(self.target_lengths), self._cell(self.source_lengths)][order]
         order = order[np.argsort(group, kind="stable")]  # 16-bit keys: numpy sorts by radix, in linear time
         ends = np.cumsum(np.bincount(group, minlength=len(self.groups.batches)))
         del group
@@ -241,18 +259,22 @@ class TokenBatches:
             yield Batch(own, int(self.target_lengths[rows].sum()))
 
     def micro_batches(self, batch: np.ndarray) -> list[np.ndarray]:
-        """Cuts a batch into a multiple of `world_size` runs of rows that fit `max_tokens`."""
-        count = self.world_size
+        """Cuts a batch into a multiple of `world_size` groups of rows that fit `max_tokens`, equal in size."""
+        longer = np.maximum(self.source_lengths[batch], self.target_lengths[batch]).astype(np.int64)
+        order = np.argsort(-longer, kind="stable")
+        batch, longer = batch[order], longer[order]
+        if self.max_tokens is None:
+            return [batch[rank :: self.world_size] for rank in range(self.world_size)]
+        positions = np.cumsum(longer)
+        rounds = -(-int(positions[-1]) // (self.max_tokens * self.world_size))
         while True:
-            parts = np.array_split(batch, count)
-            if self.max_tokens is None or all(self._padded(part) <= self.max_tokens for part in parts):
-                return parts
-            count += self.world_size
-
-    def _padded(self, rows: np.ndarray) -> int:
-        if not len(rows):
-            return 0
-        return len(rows) * int(max(self.source_lengths[rows].max(), self.target_lengths[rows].max()))
+            count = rounds * self.world_size
+            cuts = np.searchsorted(positions, positions[-1] * np.arange(1, count) / count)
+            starts, ends = np.append(0, cuts), np.append(cuts, len(batch))
+            padded = (ends - starts) * longer[np.minimum(starts, len(batch) - 1)]  # the first is the longest
+            if padded.max() <= self.max_tokens:
+                return np.split(batch, cuts)
+            rounds += 1
 
 
 def by_length(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
@@ -271,10 +293,17 @@ def collate(dataset, rows: np.ndarray, pad_token_id: int) -> dict[str, torch.Ten
 
     No rows give one pair whose labels are all ignored: a process without work must still take part in the update.
     """
-    examples = dataset[rows if len(rows) else [0]]
-    source, target = ([torch.as_tensor(ids) for ids in examples[name]] for name in ("input_ids", "labels"))
-    input_ids = torch.nn.utils.rnn.pad_sequence(source, batch_first=True, padding_value=pad_token_id).long()
-    labels = torch.nn.utils.rnn.pad_sequence(target, batch_first=True, padding_value=IGNORE).long()
+    table = dataset.with_format("arrow")[rows if len(rows) else [0]]
+    input_ids = _padded(table["input_ids"], pad_token_id)
+    labels = _padded(table["labels"], IGNORE)
     if not len(rows):
         labels.fill_(IGNORE)
     return {"input_ids": input_ids, "attention_mask": input_ids.ne(pad_token_id).long(), "labels": labels}
+
+
+def _padded(column: pa.ChunkedArray, fill: int) -> torch.LongTensor:
+    lists = pa.concat_arrays(column.chunks)
+    lengths = pc.list_value_length(lists).to_numpy()
+    padded = np.full((len(lists), lengths.max()), fill, dtype=np.int64)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = lists.flatten().to_numpy()
+    return torch.from_numpy(padded)
