@@ -5,12 +5,13 @@ train.py does the same by itself where it is missing. Bad input ends with one se
 
 import sys
 
+from vaswani.corpora import with_recipe
 from vaswani.prepared import prepare
 from vaswani.run_config import exit_code, read_config
 
 
 def main(argv: list[str] | None = None) -> int:
-    return exit_code(lambda: prepare(read_config(argv).data))
+    return exit_code(lambda: prepare(with_recipe(read_config(argv)).data))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from transformers import AutoTokenizer
 
 from vaswani.batching import TokenBatches
 from vaswani.checkpoint import Checkpoints, Progress
+from vaswani.corpora import with_recipe
 from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
 from vaswani.diagnostics import far_from_plan
 from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
@@ -105,6 +106,7 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
     accelerator = start_accelerator(config)
     team = Team(accelerator, config.training.process_timeout)
     say = print if team.main else lambda *_: None
+    config = with_recipe(config)
     config = team.local_first(lambda: with_model_of_init_from(config))
     if config.training.overfit_one_batch:
         config = easy_to_learn(config)
@@ -123,7 +125,6 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
             rank=team.rank,
             world_size=team.world,
             method=settings.batching,
-            plans=data / "plans",
         )
         set_seed(settings.seed)
         model = starting_model(config, tokenizer, longest, accelerator.device)
@@ -147,7 +148,6 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
         if settings.find_max_tokens:
             say(f"max_tokens: {largest_max_tokens(objective, optimizer, longest):,} fit into this machine's memory")
             return 0
-        rehearse(objective, optimizer, worst_shape(batches))  # memory runs out now, or never
     if settings.dry_run:
         dry_run(config, team, say, accelerator.unwrap_model(objective), tokenizer, corpus, batches, learn)
         return 0
@@ -170,10 +170,17 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
     store = Checkpoints(run.path, accelerator, team, model, optimizer, tokenizer, settings, record, run.say)
     progress = store.resume()
     run.rewind(progress.step)
+    batches.plans = run.path / "plans"
+    plan_here = lambda: bool(batches.plan(progress.epoch))  # noqa: E731 - one process of each machine makes the plan
+    team.local_first(plan_here)
+    with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
+        rehearse(objective, optimizer, worst_shape(batches))  # memory runs out now, or never
     start_trackers(accelerator, config, run, progress, at_end)
     upcoming = [len(batch.micro_batches) for batch in itertools.islice(batches.epoch(progress.epoch), 10)]
     limit = f"at most {settings.max_tokens:,} padded positions" if settings.max_tokens else "any size"
-    run.say(f"model: {model.num_parameters():,} parameters; vocabulary {len(tokenizer):,}")
+    run.say(
+        f"model: {model.num_parameters():,} parameters; vocabulary {len(tokenizer):,} in {model.config.vocab_size:,} rows"
+    )
     run.say(
         f"batches: {batches.batches_per_epoch:,} an epoch; an update of {settings.tokens_per_batch:,} target tokens = "
         f"{team.world} process(es) x {sum(upcoming) / len(upcoming):.1f} micro-batch(es) of {limit}"
@@ -214,6 +221,7 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
                     break
             else:
                 progress.epoch, progress.batch = progress.epoch + 1, 0
+                team.local_first(plan_here)
     bar.close()
     if stopped_by:
         run.say(f"stopped by signal {stopped_by} at step {progress.step:,}, which is saved; the same command continues")

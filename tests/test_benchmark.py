@@ -8,6 +8,25 @@ from vaswani.tokenization_vaswani import train_tokenizer
 SMALL = ["--sentences", "4", "--batch_sizes", "1", "2", "--rounds", "1", "--num_beams", "2", "--json"]
 
 
+def test_data_ends_with_one_json_line(capsys):
+    assert load_script("benchmark").main(["data", "--pairs", "200000", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    wanted = {"plan_seconds", "peak_rss_gb", "padding_source", "padding_target", "resume_seconds"}
+    assert wanted <= figures.keys() and figures["pairs"] == 200_000
+    assert 0 < figures["padding_source"] < 0.1 and 0 < figures["padding_target"] < 0.1
+
+
+def test_prepare_measures_what_it_is_given(capsys, tmp_path):
+    for side in ("en", "fr"):
+        (tmp_path / side).write_text("".join(f"{side} sentence number {i}\n" for i in range(1200)))
+    command = ["prepare", "--source", str(tmp_path / "en"), "--target", str(tmp_path / "fr"), "--vocab_size", "300"]
+    assert load_script("benchmark").main([*command, "--pairs", "2000"]) == 2
+    assert "have fewer than 2,000 lines" in capsys.readouterr().err
+    assert load_script("benchmark").main([*command, "--pairs", "1200"]) == 0
+    (figures,) = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["pairs"] == 1200 and figures["seconds"] > 0 and 0.1 < figures["peak_gb"] < 8
+
+
 @pytest.fixture
 def benchmark(capsys):
     def call(*arguments):

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ from load_script import load_script
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from vaswani.corpora import RESOLVED, with_recipe
 from vaswani.prepared import prepare, processes
-from vaswani.run_config import DataConfig, UserError
+from vaswani.run_config import DataConfig, ModelSettings, RunConfig, TrainingConfig, UserError
+from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.wmt import RECIPES
 
 ENGLISH = ["A house.", "Two dogs run.", "", "The man reads a book.", "It rains."]
@@ -62,6 +65,9 @@ def test_preparing_writes_tokens_once(folder):
     before = sorted(path.stat().st_mtime_ns for path in prepared.rglob("*"))
     assert prepare(config(folder), lines.append) == prepared and "prepared before" in lines[-1]
     assert before == sorted(path.stat().st_mtime_ns for path in prepared.rglob("*"))
+    moved = folder / "elsewhere" / folder.name
+    shutil.copytree(folder, moved, ignore=shutil.ignore_patterns("prepared", "elsewhere"))  # other paths, times
+    assert prepare(config(moved, prepared_dir=str(folder / "prepared")), lines.append) == prepared
     write(folder / "train.de", [line + "!" for line in GERMAN])
     assert prepare(config(folder), lines.append) != prepared
 
@@ -75,7 +81,7 @@ def test_long_training_pairs_are_dropped_and_counted(folder):
 
 
 def left_behind(folder: Path) -> list[str]:
-    return [path.name for path in (folder / "prepared").glob("*") if path.suffix != ".lock"]
+    return [path.name for path in (folder / "prepared").glob("*") if path.suffix not in (".lock", ".json")]
 
 
 def test_several_processes_prepare_the_same(folder, monkeypatch):
@@ -131,6 +137,9 @@ def test_a_tokenizer_can_be_taken_over(folder):
     before = json.loads((first / "report.json").read_text())["vocabulary"]
     assert known["fertility en"] > before["fertility en"] > 1  # capitals are new to it
     assert before["reserved ids"] == {"<pad>": 0, "</s>": 1} and before["merges"] == 300 - 258
+    again = train_tokenizer(["other", "words"] * 9, 300)
+    again.save_pretrained(first / "tokenizer")  # another one under the same name
+    assert prepare(config(folder, tokenizer=str(first / "tokenizer")), print) != second
     with pytest.raises(UserError, match="nowhere"):
         prepare(config(folder, tokenizer="nowhere"), print)
     plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), pad_token="<pad>", eos_token="</s>")
@@ -174,6 +183,20 @@ def test_recipes_by_name(folder):
     report = json.loads((prepare(data, print) / "report.json").read_text())
     assert [corpus["lines"] for corpus in report["corpora"]] == [5, 5, 5, 3000, 3003]
     assert report["train"]["read"] == 15 and report["test"]["kept"] == 3003
+    name = next(folder.glob("europarl*.de"))
+    write(name, [*GERMAN[:-1], "Es schneit."])
+    RESOLVED.clear()  # as another process
+    assert json.loads((prepare(data, print) / "report.json").read_text())["test"]["kept"] == 3003
+    assert len(left_behind(folder)) == 2  # changed text is another corpus
+    for wrong, message in (({"target_lang": "fr"}, "is English and de"), ({"train_files": ["train"]}, "brings its own text"),
+                           ({"recipe": "wmt14"}, "choose one of wmt14_en_de")):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            prepare(dataclasses.replace(data, **wrong), print)
+    config_of_run = RunConfig(
+        "", DataConfig(recipe="wmt14_en_fr"), ModelSettings(), TrainingConfig(), frozenset({"max_ratio"})
+    )
+    filled = with_recipe(config_of_run).data
+    assert (filled.target_lang, filled.vocab_size, filled.max_words, filled.max_ratio) == ("fr", 32000, 175, None)
     swapped = datasets.load_from_disk(str(prepare(dataclasses.replace(data, reverse=True), print) / "test"))
     assert swapped[0]["source"] == "Hunde." and swapped[0]["target"] == "Dogs run."
 

@@ -53,10 +53,11 @@ def duplicates(pairs: datasets.Dataset, hashes: np.ndarray, among: np.ndarray | 
     blocks = groups[np.flatnonzero(np.diff(groups // AT_A_TIME, prepend=-1))]
     for start, end in pairwise([*blocks, len(rows)]):  # blocks hold whole groups, so equal texts meet
         block, seen = np.sort(rows[start:end]), set()  # in the order of the text, of which the first stays
-        text = pairs[block]
-        for row, pair in zip(block, zip(text["source"], text["target"], strict=True), strict=True):
-            found[row] = pair in seen
-            seen.add(pair)
+        for part in np.array_split(block, -(-len(block) // (2 * AT_A_TIME))):  # one sentence may occur a million times
+            text = pairs[part]
+            for row, pair in zip(part, zip(text["source"], text["target"], strict=True), strict=True):
+                found[row] = pair in seen
+                seen.add(pair)
     return found
 
 
@@ -93,11 +94,7 @@ def clean(
     if hashes:
         steps.append("duplicate")
         reason[duplicates(raw, _column(judged, "hash"), reason == KEPT)] = DUPLICATE
-    kept = functools.partial(_are_kept, kept=reason == KEPT)
-    if (reason == KEPT).all():
-        cleaned = raw
-    else:  # select() would make a Python number of each row
-        cleaned = raw.filter(kept, with_indices=True, batched=True, input_columns=[], load_from_cache_file=False)
+    cleaned = without(raw, reason != KEPT)
     lengths = np.stack([_column(judged, f"{side}_words") for side in SIDES])
     return cleaned, _report(raw, reason, lengths, steps)
 
@@ -112,8 +109,16 @@ def _judge(
     return columns | ({"hash": hash_pairs(pairs.sources, pairs.targets)} if hashes else {})
 
 
-def _are_kept(rows: list[int], kept: np.ndarray) -> list[bool]:
-    return kept[rows].tolist()
+def without(pairs: datasets.Dataset, dropped: np.ndarray) -> datasets.Dataset:
+    """The pairs that a mask does not drop. (`select` would make a Python number of each row.)"""
+    if not dropped.any():
+        return pairs
+    kept = functools.partial(_are_kept, dropped=dropped)
+    return pairs.filter(kept, with_indices=True, batched=True, input_columns=[], load_from_cache_file=False)
+
+
+def _are_kept(rows: list[int], dropped: np.ndarray) -> list[bool]:
+    return (~dropped[rows]).tolist()
 
 
 def _column(table: datasets.Dataset, name: str) -> np.ndarray:
@@ -126,7 +131,7 @@ def _report(raw: datasets.Dataset, reason: np.ndarray, lengths: np.ndarray, step
         rows = np.flatnonzero(reason == STEPS.index(name))
         first_middle_last = np.unique(np.linspace(0, len(rows) - 1, 3).astype(int)) if len(rows) else slice(0)
         some = (int(row) for row in rows[first_middle_last])
-        examples = [{"pair": row + 1} | {side: _short(raw[row][side]) for side in SIDES} for row in some]
+        examples = [{"pair": row + 1} | {side: short(raw[row][side]) for side in SIDES} for row in some]
         report["steps"][name] = {"removed": len(rows), "examples": examples}
     for side, words in zip(SIDES, lengths, strict=True):
         histograms = {"before": _histogram(words), "after": _histogram(words[reason == KEPT])}
@@ -139,7 +144,7 @@ def _histogram(words: np.ndarray) -> np.ndarray:
     return sum((np.bincount(part, minlength=LONGEST + 1) for part in parts), np.zeros(LONGEST + 1, dtype=np.int64))
 
 
-def _short(text: str, width: int = 60) -> str:
+def short(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

@@ -3,10 +3,11 @@
 All are read as pairs of raw text, split by split; `prepared.py` cleans and tokenises them.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import datasets
@@ -14,16 +15,46 @@ import datasets
 from .readers import read_pairs as read_group
 from .readers import text_files, tidy
 from .recipes import RecipeFiles, resolve
-from .run_config import DataConfig, UserError
+from .run_config import DataConfig, RunConfig, UserError
+from .wmt import RECIPES
 
 SPLITS = ("train", "valid", "test")
 Pair = dict[str, str]  # "source", "target", and whatever else a corpus says of a pair
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
-@functools.cache
-def recipe_files(recipe: str, folder: str, source: str) -> RecipeFiles:
-    return resolve(recipe, folder, source)
+RESOLVED: dict[tuple, RecipeFiles] = {}
+
+
+def recipe_files(data: DataConfig, log=lambda _: None) -> RecipeFiles:
+    """The files of the recipe, got once for each process.
+
+    Raises:
+        UserError: there is no such recipe, it is of other languages, or its text cannot be had.
+    """
+    if data.recipe not in RECIPES:
+        raise UserError(f"there is no recipe {data.recipe!r}: choose one of {', '.join(RECIPES)}")
+    if data.dataset or any(getattr(data, f"{split}_files") for split in SPLITS):
+        raise UserError(
+            f"recipe {data.recipe} brings its own text: leave out dataset, train_files, valid_files, test_files"
+        )
+    if {data.source_lang, data.target_lang} != {"en", (other := RECIPES[data.recipe].lang)}:
+        raise UserError(
+            f"recipe {data.recipe} is English and {other}: set source_lang and target_lang to en and {other}"
+        )
+    key = data.recipe, data.data_dir or str(Path("downloads") / data.recipe), data.recipe_source
+    if key not in RESOLVED:
+        RESOLVED[key] = resolve(*key, log)
+    return RESOLVED[key]
+
+
+def with_recipe(config: RunConfig) -> RunConfig:
+    """The config with what its recipe says of languages, filter and vocabulary, where neither file nor command line do."""
+    recipe = RECIPES.get(config.data.recipe)
+    if recipe is None:
+        return config
+    settings = {key: value for key, value in recipe.settings.items() if key not in config.given}
+    return config._replace(data=dataclasses.replace(config.data, **settings))
 
 
 def groups(data: DataConfig, split: str) -> list[tuple[Path, ...]] | None:
@@ -33,7 +64,7 @@ def groups(data: DataConfig, split: str) -> list[tuple[Path, ...]] | None:
         UserError: the config names no text for the split, or a file is missing.
     """
     if data.recipe:
-        files = recipe_files(data.recipe, recipe_folder(data), data.recipe_source)
+        files = recipe_files(data)
         pairs = files.train if split == "train" else [getattr(files, split)]
         return pairs if data.source_lang == "en" else [pair[::-1] for pair in pairs]
     if data.dataset and not data.data_dir:
@@ -41,10 +72,6 @@ def groups(data: DataConfig, split: str) -> list[tuple[Path, ...]] | None:
     if found := text_files(data, split):
         return found
     raise UserError(f"the config names no {split} text: set {split}_files, or dataset without data_dir")
-
-
-def recipe_folder(data: DataConfig) -> str:
-    return data.data_dir or str(Path("downloads") / data.recipe)
 
 
 # ------------------------------------------------------------------------------------------------------------- datasets
@@ -69,11 +96,14 @@ def from_dataset(data: DataConfig, split: str) -> Iterator[Pair]:
     columns = rows.column_names
     if "translation" not in columns and not set(languages) <= set(columns):
         raise UserError(f"dataset {data.dataset} has the columns {columns}: neither 'translation' nor {languages}")
-    for row in rows:
-        row = row["translation"] if "translation" in columns else row
-        if any(not isinstance(row.get(lang), str) for lang in languages):
-            raise UserError(f"dataset {data.dataset} has a row without text in {languages}: {str(row)[:80]}")
-        yield {"source": row[languages[0]], "target": row[languages[1]]}
+    for batch in rows.select_columns("translation" if "translation" in columns else list(languages)).iter(1000):
+        texts = batch["translation"] if "translation" in columns else batch
+        if "translation" in columns:
+            texts = {lang: [row.get(lang) for row in texts] for lang in languages}
+        for pair in zip(*(texts[lang] for lang in languages), strict=True):
+            if not all(isinstance(text, str) for text in pair):
+                raise UserError(f"dataset {data.dataset} has a row without text in {languages}: {str(pair)[:80]}")
+            yield {"source": pair[0], "target": pair[1]}
 
 
 def load_split(data: DataConfig, split: str) -> datasets.Dataset:
@@ -109,7 +139,8 @@ def read_pairs(data: DataConfig, split: str, counts: Counter) -> Iterator[Pair]:
         pairs = ({"source": source, "target": target} for source, target in texts)
     for pair in pairs:
         if pair["source"] is None or pair["target"] is None:
-            continue  # skipped for its bytes, and counted there
+            counts["pairs skipped for their bytes"] += 1
+            continue
         if data.reverse:
             pair["source"], pair["target"] = pair["target"], pair["source"]
         yield pair
@@ -120,18 +151,10 @@ def origin(data: DataConfig, split: str) -> str:
     return ", ".join(str(path) for group in groups(data, split) or [] for path in group) or data.dataset
 
 
-def inputs(data: DataConfig) -> list:
-    """What changes when the text does: files by path, size and time, datasets and the embedded corpus by fingerprint.
-
-    The text of a recipe from the original archives is known by its checksums: once prepared, it may be deleted.
-    """
-    if data.recipe and data.recipe_source != "files":
-        from .wmt import RECIPES
-
-        return [repr(RECIPES.get(data.recipe))]
+def inputs(data: DataConfig, digest: Callable[[Path], str]) -> list:
+    """What changes when the text does: the content of files, the fingerprints of datasets and of the embedded corpus."""
     if data.recipe or data.data_dir or not data.dataset:
-        paths = [path for split in SPLITS for group in groups(data, split) for path in group]
-        return [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        return [[digest(path) for path in group] for split in SPLITS for group in groups(data, split)]
     if data.dataset == "cldr":
         import babel
 

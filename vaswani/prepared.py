@@ -19,38 +19,53 @@ import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tokenizers
 from filelock import FileLock, Timeout
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .cleaning import clean, table
-from .corpora import SPLITS, Pair, inputs, origin, read_pairs, recipe_files, recipe_folder
+from .cleaning import clean, short, table, without
+from .corpora import SPLITS, Pair, inputs, origin, read_pairs, recipe_files
 from .plots import length_histograms
 from .run_config import DataConfig, UserError, as_user_error
 from .tokenization_vaswani import train_tokenizer
 
-PER_MACHINE = {"prepared_dir", "num_workers"}  # settings that do not change what is prepared
-CODE = (  # what decides about the result
-    "prepared",
-    "corpora",
-    "readers",
-    "text_lines",
-    "markup",
-    "cleaning",
-    "cleaning_steps",
-    "tokenization_vaswani",
-)
+FORMAT = 1  # to be raised when the same inputs are prepared otherwise than before
+# Settings that do not change what is prepared, or whose content counts and not the name.
+LEFT_OUT = {"prepared_dir", "num_workers", "data_dir", "recipe_source", "tokenizer"}
 SIDES = ("source", "target")
 BATCH = 2000  # pairs that are handled together
 SHARD = 50_000  # pairs: fewer are not worth a second process
 
 
 def fingerprint(data: DataConfig) -> str:
-    """Changes with what the prepared data is made from: settings, files (path, size, time), datasets, code, versions."""
-    settings = {name: value for name, value in vars(data).items() if name not in PER_MACHINE}
-    code = [(Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8") for name in CODE]
-    known = [settings, inputs(data), datasets.__version__, tokenizers.__version__, code]
+    """Changes with what the prepared data is made from: settings, and the content of texts and of a given tokenizer."""
+    settings = {name: value for name, value in vars(data).items() if name not in LEFT_OUT}
+    tokenizer = taken_over(data.tokenizer).backend_tokenizer.to_str() if data.tokenizer else None
+    known = [FORMAT, settings, inputs(data, Digests(Path(data.prepared_dir))), tokenizer]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+
+
+class Digests:
+    """SHA-256 of files, remembered in a folder until they change."""
+
+    def __init__(self, folder: Path):
+        self.record = folder / ".digests.json"
+        try:
+            self.known = json.loads(self.record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.known = {}
+
+    def __call__(self, path: Path) -> str:
+        status = path.stat()
+        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+        if key not in self.known:
+            with path.open("rb") as file:
+                self.known[key] = hashlib.file_digest(file, "sha256").hexdigest()
+            with contextlib.suppress(OSError):  # where nothing can be written, it is computed again
+                self.record.parent.mkdir(parents=True, exist_ok=True)
+                work = self.record.with_name(f"{self.record.name}.{os.getpid()}")
+                work.write_text(json.dumps(self.known, indent=2), encoding="utf-8")
+                os.replace(work, self.record)
+        return self.known[key]
 
 
 def prepare(data: DataConfig, log=print) -> Path:
@@ -61,6 +76,8 @@ def prepare(data: DataConfig, log=print) -> Path:
     Raises:
         UserError: bad input, in one sentence; nothing half-written is left.
     """
+    if data.recipe:
+        recipe_files(data, log)  # downloads are said
     name = Path(data.recipe or data.data_dir or data.dataset or "text").name
     folder = Path(data.prepared_dir) / f"{name}-{data.languages[0]}-{data.languages[1]}-{fingerprint(data)}"
     if (folder / "report.json").exists():
@@ -74,6 +91,7 @@ def prepare(data: DataConfig, log=print) -> Path:
         report = _prepare(data, work, log)
         (work / "report.json").write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
         shutil.rmtree(work / "cache")
+        shutil.rmtree(folder, ignore_errors=True)  # one that lost its report
         os.replace(work, folder)
     log(f"data: {folder}")
     return folder
@@ -99,10 +117,12 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
     report, removed, text = {}, {}, {}
     for split in reversed(SPLITS):  # what is held out first: training pairs may not repeat it
         counts = Counter()
+        log(f"{split}: reading {origin(data, split)}")
         raw = _collect(read_pairs(data, split, counts), work / "cache")
         settings = data if split == "train" else None
         text[split], found = clean(raw, settings, list(text.values()), processes(data, raw))
-        log(f"{split}: {origin(data, split)}" + ("" if found["kept"] == found["read"] else f"\n{table(found)}"))
+        if found["kept"] < found["read"]:
+            log(table(found))
         if not found["kept"]:
             raise UserError(
                 f"the {split} text, {origin(data, split)}, has no pair with text on both sides ({found['read']:,} read)"
@@ -113,24 +133,31 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
     tokenizer, report["vocabulary"] = vocabulary(data, text["train"], log)
     tokenizer.save_pretrained(work / "tokenizer")
     for split in SPLITS:
+        log(f"{split}: tokenising {len(text[split]):,} pairs")
+        tokenised = tokenise(text[split], tokenizer, split != "train", processes(data, text[split]))
         limit = data.max_length if split == "train" else None
-        tokenised = tokenise(
-            text[split], tokenizer, limit, keep_text=split != "train", num_proc=processes(data, text[split])
-        )
-        longer = len(text[split]) - len(tokenised)
-        if not len(tokenised):
-            raise UserError(f"every training pair is longer than max_length={data.max_length} tokens: raise it")
+        if limit:
+            longer = _longer_than(limit, tokenised)
+            rows = np.flatnonzero(longer)
+            report[split]["removed"]["too long"] = len(rows)
+            some = [text[split][int(row)] for row in rows[:3]]
+            removed[split] |= (
+                {"too long": [{side: short(pair[side]) for side in SIDES} for pair in some]} if some else {}
+            )
+            if len(rows) == len(tokenised):
+                raise UserError(f"every training pair is longer than max_length={data.max_length} tokens: raise it")
+            if len(rows):
+                log(f"{split}: {len(rows):,} over max_length={limit} tokens dropped, as {some[0]['source'][:60]!r}")
+                tokenised = without(tokenised, longer)
         tokens = {f"{side} tokens": int(tokenised.data[f"{side}_length"].to_numpy().sum()) for side in SIDES}
-        report[split]["removed"] |= {"too long": longer} if limit else {}
         report[split] |= {"kept": len(tokenised), **tokens}
         tokenised.save_to_disk(work / split)
         log(
             f"{split}: {len(tokenised):,} pairs, {tokens['source tokens']:,} + {tokens['target tokens']:,} tokens"
-            + (f"; {longer:,} over max_length={limit} dropped" if longer else "")
             + "".join(f"; {name}: {count:,}" for name, count in report[split]["mended"].items())
         )
     if data.recipe:
-        files = recipe_files(data.recipe, recipe_folder(data), data.recipe_source)
+        files = recipe_files(data)
         report["corpora"], report["notes"] = files.corpora, files.notes
     (work / "removed.json").write_text(json.dumps(removed, indent=2, ensure_ascii=False), encoding="utf-8")
     length_histograms(lengths, work / "lengths.png", " to ".join(data.languages))
@@ -196,40 +223,31 @@ def taken_over(name: str) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a tokenizer from {name}: {' '.join(str(error).split())[:200]}") from None
     ends = tokenizer("a")["input_ids"][-1:] == [tokenizer.eos_token_id]
-    if not (tokenizer.is_fast and ends and tokenizer.pad_token_id is not None):
+    if not (tokenizer.is_fast and ends) or tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise UserError(
-            f"the tokenizer {name} must be a fast one with a padding token, and end every sentence with its EOS token: "
+            f"the tokenizer {name} must be a fast one with a padding token of its own, and end every sentence with its EOS token: "
             f"leave `tokenizer` out to learn one"
         )
     return tokenizer
 
 
 def tokenise(
-    pairs: datasets.Dataset,
-    tokenizer,
-    max_length: int | None = None,
-    *,
-    keep_text: bool = True,
-    num_proc: int | None = None,
+    pairs: datasets.Dataset, tokenizer, keep_text: bool = True, num_proc: int | None = None
 ) -> datasets.Dataset:
-    """Token ids (EOS last) and their number: input_ids, labels, source_length, target_length; pairs with a side longer
-    than `max_length` are dropped. Several processes each write a part of the Arrow data."""
-    encode = functools.partial(_encode, tokenizer=tokenizer, max_length=max_length, keep_text=keep_text)
-    return (
-        pairs.with_format("arrow")
-        .map(
-            encode,
-            batched=True,
-            batch_size=BATCH,
-            num_proc=num_proc,
-            remove_columns=pairs.column_names,
-            load_from_cache_file=False,
-        )
-        .with_format(None)
+    """Token ids (EOS last) and their number: input_ids, labels, source_length, target_length; and the text, if it is kept.
+    Several processes each write a part of the Arrow data."""
+    tokenised = pairs.with_format("arrow").map(
+        functools.partial(_encode, tokenizer=tokenizer, keep_text=keep_text),
+        batched=True,
+        batch_size=BATCH,
+        num_proc=num_proc,
+        remove_columns=pairs.column_names,
+        load_from_cache_file=False,
     )
+    return tokenised.with_format(None)
 
 
-def _encode(texts: pa.Table, tokenizer, max_length: int | None, keep_text: bool) -> pa.Table:
+def _encode(texts: pa.Table, tokenizer, keep_text: bool) -> pa.Table:
     columns, backend = {}, tokenizer.backend_tokenizer
     backend.encode_special_tokens = tokenizer.split_special_tokens  # a literal "</s>" in a text is text
     for side, name in zip(SIDES, ("input_ids", "labels"), strict=True):
@@ -238,8 +256,10 @@ def _encode(texts: pa.Table, tokenizer, max_length: int | None, keep_text: bool)
         columns[f"{side}_length"] = pa.array([len(row) for row in ids], pa.int32())
     if keep_text:
         columns |= {name: texts[name] for name in texts.column_names}
-    found = pa.table(columns)
-    if max_length:
-        longer = pc.max_element_wise(found["source_length"], found["target_length"])
-        found = found.filter(pc.less_equal(longer, max_length))
-    return found
+    return pa.table(columns)
+
+
+def _longer_than(limit: int, tokenised: datasets.Dataset) -> np.ndarray:
+    """A mask of the pairs with a side of more tokens."""
+    longer = pc.max_element_wise(*(tokenised.data[f"{side}_length"] for side in SIDES))
+    return pc.greater(longer, limit).to_numpy()

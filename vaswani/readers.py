@@ -150,7 +150,9 @@ def read_jsonl(path: Path, languages: Languages, on_bad_utf8: str, counts: Count
     for number, line in enumerate(read_lines(path, on_bad_utf8, counts), start=1):
         if line is None:
             yield None, None
-        elif line.strip():
+        elif not line.strip():
+            counts["blank lines between records"] += 1
+        else:
             where = f"{path}, line {number}"
             try:
                 row = json.loads(line)

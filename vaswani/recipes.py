@@ -2,14 +2,17 @@
 
 import json
 import lzma
+import os
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
 import fsspec
+from filelock import FileLock
 
 from .download import CHUNK, Archive, check_space, extract, fetch, is_right, left, whole
 from .run_config import UserError
@@ -57,19 +60,21 @@ def resolve(
     if source == "files" and not folder.is_dir():
         raise UserError(f"there is no folder {folder}: name the one that holds the text of {recipe}")
     folder.mkdir(parents=True, exist_ok=True)
-    if source == "hub":
-        located = list(_from_hub(files.recipe, folder, log))
-    else:
-        located = _from_text(files.recipe, folder, source == "archives", log)
-    count = LineCounts(folder)
-    for split, corpus, pair in located:
-        entry = {"split": split, **_counted(corpus, pair, files.recipe.lang, count)}
-        log(f"{corpus.name}: {entry['lines']:,} pairs, {entry['verdict']}")
-        files.corpora.append(entry)
-        if split == "train":
-            files.train.append(pair)
+    writable = os.access(folder, os.W_OK)
+    with FileLock(folder / ".lock") if writable else nullcontext():  # no two processes write the same files
+        if source == "hub":
+            located = list(_from_hub(files.recipe, folder, log))
         else:
-            setattr(files, split, pair)
+            located = _from_text(files.recipe, folder, source == "archives", log)
+        count = LineCounts(folder)
+        for split, corpus, pair in located:
+            entry = {"split": split, **_counted(corpus, pair, files.recipe.lang, count)}
+            log(f"{corpus.name}: {entry['lines']:,} pairs, {entry['verdict']}")
+            files.corpora.append(entry)
+            if split == "train":
+                files.train.append(pair)
+            else:
+                setattr(files, split, pair)
     notes = [f"{corpus.name}: {corpus.note}" for _, corpus, _ in located if corpus.note]
     files.notes = [note for note in (*notes, files.recipe.note) if note]
     return files

@@ -179,7 +179,7 @@ class TrainingConfig:
     init_from: str | None = option(
         None, "start from the weights, with the tokenizer, of this model: a folder, or a name on the Hub"
     )
-    dry_run: bool = option(False, "show config, size, batches and expected hours, and leave nothing behind")
+    dry_run: bool = option(False, "show config, size, batches and expected hours; no run folder is made")
     overfit_one_batch: bool = option(False, "only see whether the model can learn one batch by heart")
     seed: int = option(1, "of the initial weights, the order of the data and dropout")
     max_steps: int = option(100_000, "optimizer updates")

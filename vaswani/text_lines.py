@@ -89,9 +89,13 @@ def decode_lines(file: Iterable[bytes], name: str, on_bad_utf8: str, counts: Cou
     by U+FFFD ("replace"); the last two are counted.
     """
     for number, raw in enumerate(file, start=1):
-        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-        if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        raw = raw.removesuffix(b"\n")
+        if raw.endswith(b"\r"):
+            raw = raw[:-1]
+            counts["CRLF line ends"] += 1
+        if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
+            raw = raw[3:]
+            counts["byte order marks removed"] += 1
         try:
             yield raw.decode()
         except UnicodeDecodeError as error:

@@ -29,9 +29,7 @@ HUB_TERMS = "unknown, says its card: those of the corpora in it"
 NO_TERMS = "no licence of its own found; as WMT releases its data: free for research"
 
 STATMT = "https://www.statmt.org/"
-HUB = (
-    "https://huggingface.co/datasets/wmt/"  # copies of the same archives, at the revisions that were seen to hold them
-)
+HUB = "https://huggingface.co/datasets/wmt/"  # copies of the same archives, at revisions said to hold them
 WMT13 = "wmt13/resolve/8e5ec410581dd0ae8039a038c2ae866915e2a47c/"
 WMT14 = "wmt14-data/resolve/0e64fcc0d910c9e1c5c2ae91541096155d0f2e2f/"
 WMT16 = "wmt16/resolve/dda5348a17639cef349dcd613b9f11114f5931da/translation-task/"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from vaswani.run_config import positive
+from vaswani.run_config import UserError, positive
 from vaswani.text_lines import read_lines, write_lines
 
 WMT14 = {"EN-DE": 4_520_620, "EN-FR": 40_842_333}  # pairs before cleaning
@@ -34,7 +34,10 @@ def run(options: argparse.Namespace) -> None:
             sides = zip(options.languages, (options.source, options.target), strict=True)
             for language, files in sides:
                 lines = itertools.chain.from_iterable(map(read_lines, files))
-                write_lines(folder / f"train{pairs}.{language}", itertools.islice(lines, pairs))
+                path = folder / f"train{pairs}.{language}"
+                write_lines(path, itertools.islice(lines, pairs))
+                if path.read_bytes().count(b"\n") < pairs:
+                    raise UserError(f"{', '.join(map(str, files))} have fewer than {pairs:,} lines: lower --pairs")
                 write_lines(folder / f"valid.{language}", itertools.islice(read_lines(files[0]), 1000))
             settings = {"data_dir": name, "train_files": [f"train{pairs}"], "valid_files": ["valid"], **CLEANING}
             settings |= dict(zip(("source_lang", "target_lang"), options.languages, strict=True))
@@ -66,5 +69,5 @@ def measured(command: list[str]) -> dict[str, float]:
         peak = max(peak, memory)
         time.sleep(0.1)
     if process.returncode:
-        raise SystemExit(process.returncode)
+        raise UserError(f"{' '.join(command)} failed: see above")
     return {"seconds": round(time.perf_counter() - start, 1), "peak_gb": round(peak / 2**30, 2)}
