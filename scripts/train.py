@@ -33,9 +33,7 @@ import pyarrow.compute
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, ProjectConfiguration, set_seed
-from datasets import load_from_disk
 from tqdm import tqdm
-from transformers import AutoTokenizer
 
 from vaswani.batching import TokenBatches
 from vaswani.checkpoint import Checkpoints, Progress
@@ -45,6 +43,7 @@ from vaswani.diagnostics import far_from_plan
 from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective
 from vaswani.optim import adam, learning_rate, set_rate
+from vaswani.prepared import load as load_prepared
 from vaswani.prepared import prepare
 from vaswani.processes import StopRequest, Team, others_must_answer
 from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, flat, read_config
@@ -112,8 +111,7 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
         config = easy_to_learn(config)
     settings = config.training
     data = team.local_first(lambda: prepare(config.data, say))
-    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
-    corpus, valid, test = (load_from_disk(str(data / split)) for split in ("train", "valid", "test"))
+    tokenizer, (corpus, valid, test) = load_prepared(data)
     columns = [part.data[f"{side}_length"] for part in (corpus, valid, test) for side in ("source", "target")]
     longest = max(pyarrow.compute.max(column).as_py() for column in columns)
     with as_user_error():

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vaswani.corpora import RESOLVED, with_recipe
-from vaswani.prepared import prepare, processes
+from vaswani.prepared import load, prepare, processes
 from vaswani.run_config import DataConfig, ModelSettings, RunConfig, TrainingConfig, UserError
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.wmt import RECIPES
@@ -114,7 +114,7 @@ def test_a_killed_preparation_leaves_nothing_for_the_next(folder, monkeypatch):
 
 def test_a_second_process_waits_and_takes_the_result(folder):
     program = f"""
-from vaswani.prepared import prepare, processes
+from vaswani.prepared import load, prepare, processes
 from vaswani.run_config import DataConfig
 if __name__ == "__main__":
     print(prepare(DataConfig(**{vars(config(folder))!r}), lambda *_: None))
@@ -165,6 +165,23 @@ def test_literal_special_tokens_in_a_corpus_are_text(folder):
     assert tokenizer.decode(ids[:-1]) == "A </s> in <pad> text."
 
 
+@pytest.mark.parametrize("what", ["arrow", "tokenizer"])
+def test_damaged_prepared_data_is_named(folder, what):
+    prepared = prepare(config(folder), print)
+    if what == "arrow":
+        (path,) = (prepared / "train").glob("*.arrow")
+        path.write_bytes(path.read_bytes()[:300])
+    else:
+        shutil.rmtree(prepared / "tokenizer")
+    with pytest.raises(UserError, match=r"is damaged .*: delete it, and it is prepared again"):
+        load(prepared)
+
+
+def test_a_language_is_no_path():
+    with pytest.raises(UserError, match="no language code"):
+        DataConfig(target_lang="../de")
+
+
 def test_recipes_by_name(folder):
     recipe = RECIPES["wmt14_en_de"]
     for corpus in recipe.train:
@@ -205,8 +222,8 @@ BROKEN = {
     "unequal lines": (lambda f: write(f / "train.de", [*GERMAN, "mehr", "und mehr"]), {}, "train.en has 5 lines but .*train.de has 7"),
     "unequal lines, the other way": (lambda f: write(f / "val.en", [*ENGLISH, "more"]), {}, "val.de has 5 lines but .*val.en has 6"),
     "bad bytes": (lambda f: write(f / "test.de", b"\xc3\x28\n" * 5), {}, "test.de, line 1: byte 0xc3"),
-    "empty corpus": (lambda f: [write(f / f"train.{lang}", []) for lang in ("en", "de")], {}, "train text, .*train.en.* has no pair with text on both sides"),
-    "only empty lines": (lambda f: write(f / "train.en", [" "] * 5), {}, "train text, .*train.en.* has no pair with text on both sides"),
+    "empty corpus": (lambda f: [write(f / f"train.{lang}", []) for lang in ("en", "de")], {}, "train text, .*train.en.* has no pair of en and de left"),
+    "only empty lines": (lambda f: write(f / "train.en", [" "] * 5), {}, "train text, .*train.en.* has no pair of en and de left"),
     "missing file": (lambda f: (f / "val.de").unlink(), {}, r"there is no file .*val\.de \(nor val\.de\.gz"),
     "missing folder": (lambda f: None, {"data_dir": "/no/such/folder"}, "there is no file|no file"),
     "no gzip": (lambda f: [(f / "train.en").rename(f / "t.en.gz"), write(f / "t.de", GERMAN)], {"train_files": ["t"]}, "cannot read .*t.en.gz"),
@@ -225,6 +242,7 @@ BROKEN = {
     "tsv with three": (lambda f: write(f / "p.tsv", ["a\tb\tc"]), {"train_files": ["p.tsv"]}, "p.tsv, line 1: 3 column"),
     "three files": (lambda f: None, {"train_files": ["train.en", "train.de", "val.en"]}, "val.en holds one side: the name after it"),
     "nothing named": (lambda f: None, {"valid_files": None}, "names no valid text"),
+    "a step that drops everything": (lambda f: None, {"min_words": 99}, r"left \(5 pairs read, 1 dropped: empty, 4 dropped: too few words"),
     "small vocabulary": (lambda f: None, {"vocab_size": 17}, "vocab_size=17 is too small"),
     "all too long": (lambda f: None, {"max_length": 2}, "longer than max_length=2"),
 }  # fmt: skip

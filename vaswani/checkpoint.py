@@ -169,14 +169,25 @@ class Checkpoints:
     def _newest_good(self) -> Path | None:
         for unfinished in (self.run / "checkpoints").glob(".step_*"):
             shutil.rmtree(unfinished)
+        damaged = {}
         for folder in reversed(checkpoints(self.run)):
             if (wrong := damage(folder)) is None:
-                return folder
-            aside = folder.with_name(f"damaged_{folder.name}")
+                break
+            damaged[folder] = wrong
+        else:
+            if damaged:
+                folder, wrong = next(iter(damaged.items()))
+                raise UserError(
+                    f"no checkpoint of {self.run} is whole (of {folder.name}: {wrong}): bring one back from a copy, or start "
+                    f"over with --fresh true, which keeps this run beside the new one"
+                )
+            return None
+        for bad, wrong in damaged.items():
+            aside = bad.with_name(f"damaged_{bad.name}")
             shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
-            self.say(f"warning: {folder} is damaged ({wrong}): set aside as {aside.name}")
-        return None
+            bad.rename(aside)
+            self.say(f"warning: {bad} is damaged ({wrong}): set aside as {aside.name}")
+        return folder
 
 
 def not_a_number(step: int) -> str:

@@ -124,14 +124,17 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
         if found["kept"] < found["read"]:
             log(table(found))
         if not found["kept"]:
+            steps = {name: step["removed"] for name, step in found["steps"].items() if step["removed"]}
+            why = f"{found['read']:,} pairs read" + "".join(f", {n:,} dropped: {name}" for name, n in steps.items())
             raise UserError(
-                f"the {split} text, {origin(data, split)}, has no pair with text on both sides ({found['read']:,} read)"
+                f"the {split} text, {origin(data, split)}, has no pair of {data.source_lang} and {data.target_lang} left ({why})"
             )
         removed[split] = {name: step["examples"] for name, step in found["steps"].items() if step["examples"]}
         steps = {name: step["removed"] for name, step in found["steps"].items()}
         report[split], lengths = {"read": found["read"], "mended": dict(counts), "removed": steps}, found["lengths"]
     tokenizer, report["vocabulary"] = vocabulary(data, text["train"], log)
-    tokenizer.save_pretrained(work / "tokenizer")
+    with as_user_error(Exception):  # the library's own kind, as for a full disk
+        tokenizer.save_pretrained(work / "tokenizer")
     for split in SPLITS:
         log(f"{split}: tokenising {len(text[split]):,} pairs")
         tokenised = tokenise(text[split], tokenizer, split != "train", processes(data, text[split]))
@@ -167,6 +170,22 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
 def processes(data: DataConfig, pairs: datasets.Dataset) -> int | None:
     """How many processes work on so many pairs; None: this one alone, without the seconds that others need to start."""
     return data.workers if data.workers > 1 and len(pairs) > SHARD else None
+
+
+def load(folder: Path) -> tuple[PreTrainedTokenizerBase, list[datasets.Dataset]]:
+    """What `prepare` wrote: the tokenizer, and the three splits mapped into memory.
+
+    Raises:
+        UserError: the folder is damaged.
+    """
+    try:
+        splits = [datasets.load_from_disk(str(folder / split)) for split in SPLITS]
+        return AutoTokenizer.from_pretrained(folder / "tokenizer"), splits
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:150]
+        raise UserError(
+            f"the prepared data {folder} is damaged ({reason}): delete it, and it is prepared again"
+        ) from None
 
 
 def _collect(pairs: Iterator[Pair], cache: Path) -> datasets.Dataset:
@@ -218,10 +237,12 @@ def vocabulary(data: DataConfig, train: datasets.Dataset, log) -> tuple[PreTrain
 
 def taken_over(name: str) -> PreTrainedTokenizerBase:
     """A tokenizer made elsewhere, of a folder or the Hub. It must be able to pad, and say where a sentence ends."""
+    inside = Path(name) / "tokenizer"  # of a prepared folder
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(inside if inside.is_dir() else name)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot load a tokenizer from {name}: {' '.join(str(error).split())[:200]}") from None
+        reason = "there is no such folder" if name.startswith((".", "/")) and not Path(name).exists() else str(error)
+        raise UserError(f"cannot load a tokenizer from {name}: {' '.join(reason.split())[:200]}") from None
     ends = tokenizer("a")["input_ids"][-1:] == [tokenizer.eos_token_id]
     if not (tokenizer.is_fast and ends) or tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise UserError(

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import re
 import sys
 from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Iterator
@@ -136,6 +137,9 @@ class DataConfig:
     def __post_init__(self):
         languages = f"source_lang and target_lang are both {self.source_lang!r}: the model would learn to copy"
         check(self.source_lang != self.target_lang, languages)
+        for language in self.languages:
+            known = bool(re.fullmatch(r"[A-Za-z0-9_-]+", language))
+            check(known, f"{language!r} is no language code: it is the last part of file names, as in train.en")
         check(self.min_words >= 1, f"min_words={self.min_words} must be at least 1")
         fewest = f"max_words={self.max_words} is less than min_words={self.min_words}: no pair would be left"
         check(self.max_words is None or self.max_words >= self.min_words, fewest)
