@@ -301,5 +301,22 @@ def flat(config: RunConfig) -> dict[str, Any]:
 
 def write_yaml(path: Path, config: RunConfig) -> None:
     """The resolved settings, readable by `read_config` again."""
-    settings = flat(config)
-    path.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(flat(config), sort_keys=False, allow_unicode=True))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes beside the file and puts that in its place: whenever this ends, the file has all of the old or of the new text."""
+    work = unfinished(path)
+    try:
+        with work.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(work, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def unfinished(path: Path) -> Path:
+    """Where `write_whole` writes; what a killed process left there is written over."""
+    return path.with_name(f".{path.name}")

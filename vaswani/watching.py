@@ -128,7 +128,7 @@ class Validation:
         self.run.note(
             progress.step, valid_nll=nll, valid_ppl=ppl, valid_bleu=bleu.score, valid_source_gain=others - own
         )
-        self.run.write("validations.txt", line + "\n", mode="a")
+        self.run.append("validations.txt", line)
         self.run.write(f"samples/step_{progress.step}.txt", shown)
         for warning in (all_alike(self.sources, hypotheses), ignores_source(own, others)):
             if warning:
