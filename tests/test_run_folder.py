@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from vaswani.run_config import DataConfig, ModelSettings, RunConfig, TrainingConfig, UserError, read_yaml, write_whole
 from vaswani.run_folder import RunFolder
@@ -149,3 +150,35 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(UserError, match="is not a run folder"):
         opened(tmp_path)
+
+
+class Saved:
+    """In place of a model or tokenizer: writes its files, or finds the disk full at one of them."""
+
+    def __init__(self, full: str = "", **files: str):
+        self.full, self.files = full, files
+
+    def save_pretrained(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        for name, text in self.files.items():
+            (folder / f"{name}.json").write_text(text[: 2 if name == self.full else None])
+            if name == self.full:
+                raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+def test_the_final_model_is_there_or_not(tmp_path, monkeypatch):
+    run = opened(tmp_path / "run")
+    path, files = tmp_path / "run", {"config": "config", "model": "weights"}
+    before = {x.name for x in path.iterdir()}
+    with pytest.raises(UserError, match=r"cannot save the model in .*run \(I/O error: No space .*: make room"):
+        run.save_model(Saved(full="model", **files), Saved())
+    assert {x.name for x in path.iterdir()} == before
+    for number in (1, 2, 3):  # killed before any file is in its place: there is no config.json, thus no model
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill(patch, "replace", number)
+            run.save_model(Saved(**files), Saved(tokenizer="words"))
+        assert not (path / "config.json").exists()
+    run.save_model(Saved(**files), Saved(tokenizer="words"))
+    added = {name: (path / name).read_text() for name in {x.name for x in path.iterdir()} - before}
+    assert added == {"config.json": "config", "model.json": "weights", "tokenizer.json": "words"}
+    run.close()

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from pathlib import Path
 import torch
 import transformers
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from tqdm import tqdm
 
 from .run_config import (
@@ -198,6 +200,29 @@ class RunFolder:
     def write(self, name: str, text: str) -> None:
         if self.main:
             write_whole(self.path / name, text)
+
+    def save_model(self, model, tokenizer) -> None:
+        """The model and its tokenizer, at the root: written aside first, then moved there; on the main process alone.
+
+        Without config.json, the last one, a folder is no model; where an earlier model was, each file is whole.
+
+        Raises:
+            UserError: there is no space. What was there is as it was.
+        """
+        work = self.path / ".model"
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
+            for path in sorted(work.iterdir(), key=lambda path: path.name == "config.json"):
+                os.replace(path, self.path / path.name)
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"cannot save the model in {self.path} ({' '.join(str(error).split())}): make room, then the same command "
+                f"continues; the checkpoints are untouched"
+            ) from None
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
     def append(self, name: str, line: str) -> None:
         if self.main:
