@@ -50,7 +50,6 @@ from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_err
 from vaswani.run_folder import RunFolder, code_version, samples
 from vaswani.scoring import sacrebleu
 from vaswani.starting import starting_model, with_model_of_init_from
-from vaswani.text_lines import write_lines
 from vaswani.trial import dry_run, easy_to_learn, overfit_one_batch
 from vaswani.watching import StepLog, Validation, exact_match, on_device, translate_all
 
@@ -259,9 +258,7 @@ def finish(
         run.say(
             f"early stopping: {config.training.metric_for_best} was best at step {progress.best_steps()[0]:,} and not since"
         )
-    if team.main:
-        model.save_pretrained(run.path)
-        tokenizer.save_pretrained(run.path)
+    team.main_only(lambda: run.save_model(model, tokenizer))
     sources, references = list(test["source"]), list(test["target"])
     hypotheses = translate_all(team, model, tokenizer, sources, config.training.num_beams)
     bleu = sacrebleu(hypotheses, references)
@@ -274,10 +271,13 @@ def finish(
     }
     if "kind" in test.column_names:
         results["exact_match"] = exact_match(hypotheses, references, list(test["kind"]))
-    for name, lines in (("source", sources), ("reference", references), ("translation", hypotheses)):
-        if team.main:
-            write_lines(run.path / "samples" / f"test.{name}", lines)
-    run.write("results.json", json.dumps(results, indent=2))
+
+    def record() -> None:
+        for name, lines in (("source", sources), ("reference", references), ("translation", hypotheses)):
+            run.write(f"samples/test.{name}", "".join(line.replace("\n", " ") + "\n" for line in lines))
+        run.write("results.json", json.dumps(results, indent=2))
+
+    team.main_only(record)
     run.say(f"test: {bleu}")
     if "exact_match" in results:
         run.say("exact match: " + ", ".join(f"{kind}s {share:.1f}%" for kind, share in results["exact_match"].items()))

@@ -2,30 +2,57 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from vaswani.batching import TokenBatches
-from vaswani.memory import Shape, find_max_tokens, memory_needed, out_of_memory, rehearse, worst_shape
+from vaswani.memory import Shape, find_max_tokens, memory_limit, memory_needed, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective
 from vaswani.optim import adam, set_rate
 from vaswani.run_config import UserError
 
 
 @pytest.mark.parametrize("max_tokens", [None, 150])
-def test_no_micro_batch_of_any_epoch_is_larger_than_the_rehearsed_one(max_tokens):
+def test_no_micro_batch_of_any_epoch_is_larger_than_the_rehearsed_ones(max_tokens):
     rng = np.random.default_rng(0)
     source, target = rng.integers(2, 40, 3000), rng.integers(2, 40, 3000)
     batches = TokenBatches(source, target, tokens_per_batch=500, max_tokens=max_tokens)
     worst = worst_shape(batches)
-    positions = worst.rows * max(worst[1:])
-    assert max_tokens is None or positions <= max_tokens
+    most = [max(shape.rows * max(shape[1:]) ** power for shape in worst) for power in (1, 2)]
+    assert max_tokens is None or most[0] <= max_tokens
     for epoch in range(5):
         for batch in batches.epoch(epoch):
             for rows in batch.micro_batches:
-                assert len(rows) * max(source[rows].max(), target[rows].max()) <= positions
+                longer = max(source[rows].max(), target[rows].max())
+                assert len(rows) * longer <= most[0] and len(rows) * longer**2 <= most[1]
+
+
+def test_few_long_pairs_can_need_more_memory_than_many_short_ones(tiny_model):
+    """Eager attention keeps weights for each pair of positions: the batch with most positions is not the largest."""
+    source = np.array([20] * 300 + [300] * 10)
+    target = np.array([4] * 300 + [300] * 10)
+    shapes = worst_shape(TokenBatches(source, target, tokens_per_batch=600))
+    short, long = sorted(shapes, key=lambda shape: shape.source)
+    assert (short.source, long.source) == (20, 300)
+    assert short.rows * 20 > long.rows * 300
+    model = tiny_model(dropout=0.1, num_heads=8, d_k=2, d_v=2)
+    needed = {}
+    for attention in ("eager", "sdpa"):
+        model.set_attn_implementation(attention)
+        objective = Objective(model).train()
+        needed[attention] = [memory_needed(objective, shape) for shape in (short, long)]
+    assert needed["eager"][1] > needed["eager"][0] and needed["sdpa"][1] < needed["sdpa"][0]
+
+
+def test_the_epoch_to_continue_is_looked_at(monkeypatch):
+    batches, asked = TokenBatches(np.full(50, 9), np.full(50, 9), tokens_per_batch=90), []
+    original = batches.plan
+    monkeypatch.setattr(batches, "plan", lambda epoch: asked.append(epoch) or original(epoch))
+    worst_shape(batches, epoch=5)
+    assert asked == [5]
 
 
 def test_a_rehearsal_changes_nothing(tiny_model):
@@ -36,7 +63,7 @@ def test_a_rehearsal_changes_nothing(tiny_model):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    rehearse(objective, optimizer, Shape(3, 5, 4))
+    rehearse(objective, optimizer, [Shape(3, 5, 4), Shape(2, 7, 7)])
     assert torch.equal(torch.rand(3), expected)
     assert not optimizer.state and all(parameter.grad is None for parameter in objective.parameters())
     assert all(map(torch.equal, before, objective.parameters()))
@@ -65,7 +92,7 @@ objective = Objective(model).train()
 optimizer = adam(objective.parameters())
 def run(rows):
     with out_of_memory(rows * 50, 25_000):
-        rehearse(objective, optimizer, Shape(rows, 50, 50))
+        rehearse(objective, optimizer, [Shape(rows, 50, 50)])
 run(10)
 with open("/proc/self/statm") as file:
     held = int(file.read().split()[0]) * resource.getpagesize()
@@ -106,3 +133,20 @@ def test_find_max_tokens(monkeypatch, limit, held, found):
     monkeypatch.setattr("vaswani.memory.peak_memory", lambda device: most)
     monkeypatch.setattr("vaswani.memory.memory_limit", lambda device: limit)
     assert find_max_tokens(run, torch.device("cpu"), start=500) == found
+
+
+def test_where_memory_cannot_be_measured(monkeypatch):
+    """As macOS, which has no /proc, and systems that lack a file of it."""
+    monkeypatch.setattr("vaswani.memory.Path", lambda path: Path("/nowhere" + path))
+    with pytest.raises(UserError, match=r"cannot measure memory here.*set max_tokens by hand"):
+        find_max_tokens(lambda size: None, torch.device("cpu"), start=500)
+
+
+def test_free_memory_is_shared_by_the_processes_of_a_machine(monkeypatch, tmp_path):
+    for name, text in (("meminfo", "MemTotal: 9 kB\nMemAvailable:  4000 kB\n"), ("self/status", "VmRSS:\t 100 kB\n")):
+        (tmp_path / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc" / name).write_text(text)
+    monkeypatch.setattr("vaswani.memory.Path", lambda path: Path(f"{tmp_path}{path}"))
+    assert memory_limit(torch.device("cpu")) == 4100 * 1024
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert memory_limit(torch.device("cpu")) == 1100 * 1024

@@ -274,6 +274,22 @@ def test_processes_without_work_wait_for_the_others(corpus, tmp_path):
     assert metrics(tmp_path / "two", "valid_bleu") == metrics(tmp_path / "alone", "valid_bleu")
 
 
+def test_use_of_the_source_is_probed_only_where_there_are_other_sources(corpus, tmp_path, capsys):
+    """One validation sentence has no other; of two, a model after one step does ignore the source."""
+    for name, size in (("one", 1), ("two", 2)):
+        copy = tmp_path / name
+        shutil.copytree(corpus, copy, ignore=shutil.ignore_patterns("prepared"))
+        for lang in ("en", "de"):
+            lines = (corpus / f"valid.{lang}").read_text(encoding="utf-8").splitlines(keepends=True)
+            (copy / f"valid.{lang}").write_text("".join(lines[:size]), encoding="utf-8")
+        assert train_here(corpus, tmp_path / f"run_{name}", max_steps=1, data_dir=copy) == 0
+        probed = size > 1
+        output = capsys.readouterr().out
+        assert ("source worth" in output) == ("warning: the translations ignore the source" in output) == probed
+        (gain,) = metrics(tmp_path / f"run_{name}", "valid_source_gain")
+        assert (gain is not None) == probed
+
+
 def test_memory_that_runs_out_and_the_largest_micro_batch(corpus, tmp_path, capfd, monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")

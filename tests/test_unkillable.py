@@ -186,3 +186,25 @@ def test_a_full_disk_ends_all_processes(corpus, tmp_path):
     train_together(argv, tmp_path / "out.txt", 2)
     train_together(arguments(corpus, tmp_path / "whole", **SMALL | {"max_steps": 8}), tmp_path / "whole.txt", 2)
     assert same_weights(run, tmp_path / "whole")
+
+
+def full_at_the_end(train, rank: int) -> None:
+    from vaswani import modeling_vaswani
+
+    def save_pretrained(self, folder, **options):
+        if "checkpoints" not in str(folder):
+            raise OSError(28, "No space left on device", str(folder))
+        original(self, folder, **options)
+
+    model = modeling_vaswani.VaswaniForSeq2SeqLM
+    original, model.save_pretrained = model.save_pretrained, save_pretrained
+
+
+def test_a_disk_that_is_full_for_the_final_model_ends_all_processes(corpus, tmp_path):
+    run = tmp_path / "run"
+    argv = arguments(corpus, run, **SMALL | {"max_steps": 3})
+    trainers = Trainers(argv, tmp_path / "out.txt", 2, full_at_the_end)
+    assert trainers.codes() == [2, 2]
+    assert trainers.text().count("error: ") == 1 and "error: cannot save the model in" in trainers.text()
+    train_together(argv, tmp_path / "out.txt", 2)
+    assert same_weights(run, checkpoints(run)[-1])

@@ -1,6 +1,7 @@
-"""Section 5.1: how many tokens fit. The largest micro-batch is rehearsed before training: memory runs out then or never."""
+"""Section 5.1: how many tokens fit. The largest micro-batches are rehearsed: memory runs out before training, not in it."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +24,14 @@ class Shape(NamedTuple):
     target: int
 
 
-def worst_shape(batches: TokenBatches) -> Shape:
-    """At least the largest micro-batch that this process will meet.
+def worst_shape(batches: TokenBatches, epoch: int = 0) -> list[Shape]:
+    """At least the largest micro-batches that this process will meet: one or two shapes.
 
-    Looked up in one epoch, with a tenth more pairs, as the others differ a little; `max_tokens` is never exceeded.
+    One has most positions, rows x length; most of what the model keeps grows with them. The other has most pairs of them,
+    rows x length^2, as the attention weights that the eager backend keeps. Looked up in one epoch, that with which the
+    run continues, with a tenth more pairs, as the others differ a little; `max_tokens` is never exceeded.
     """
-    order, starts, _ = batches.plan(0)
+    order, starts, _ = batches.plan(epoch)
     order, rows = order[0 : int(starts[-1])], -(-np.diff(starts) // batches.world_size)
     source, target = (
         np.maximum.reduceat(lengths[order], starts[:-1]).astype(int)
@@ -37,8 +40,8 @@ def worst_shape(batches: TokenBatches) -> Shape:
     rows, longer = -(-11 * rows // 10), np.maximum(source, target)
     if batches.max_tokens is not None:
         rows = np.minimum(rows, batches.max_tokens // longer)
-    worst = int(np.lexsort((source + target, rows * longer))[-1])
-    return Shape(int(rows[worst]), int(source[worst]), int(target[worst]))
+    worst = {int(np.lexsort((source + target, rows * longer**power))[-1]) for power in (1, 2)}
+    return [Shape(int(rows[i]), int(source[i]), int(target[i])) for i in sorted(worst)]
 
 
 def invented(shape: Shape, device: torch.device) -> dict[str, torch.Tensor]:
@@ -47,8 +50,8 @@ def invented(shape: Shape, device: torch.device) -> dict[str, torch.Tensor]:
     return {"input_ids": ids[0], "attention_mask": torch.ones_like(ids[0]), "labels": ids[1]}
 
 
-def rehearse(objective: nn.Module, optimizer: torch.optim.Optimizer, shape: Shape) -> None:
-    """Forward and backward of a micro-batch without an update, in the memory that a later step needs.
+def rehearse(objective: nn.Module, optimizer: torch.optim.Optimizer, shapes: list[Shape]) -> None:
+    """Forward and backward of a micro-batch of each shape without an update, in the memory that a later step needs.
 
     Nothing is changed: no weight, no gradient, no state of a random generator. (Under DDP, call it inside `no_sync`.)
     """
@@ -57,7 +60,8 @@ def rehearse(objective: nn.Module, optimizer: torch.optim.Optimizer, shape: Shap
     missing = 0 if optimizer.state else 2 * sum(parameter.numel() for parameter in parameters)
     moments = torch.empty(missing, device=device)  # Adam makes its own in the first update
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        objective(**invented(shape, device)).smoothed.backward()
+        for shape in shapes:
+            objective(**invented(shape, device)).smoothed.backward()
     optimizer.zero_grad()
     del moments
 
@@ -119,23 +123,37 @@ def memory_needed(objective: nn.Module, shape: Shape) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has held since the last call: on the device, or resident."""
+    """The most bytes that this process has held since the last call: on the device, or resident.
+
+    Raises:
+        UserError: on CPU, where the system does not tell, as only Linux does.
+    """
     if device.type == "cuda":
         peak = torch.cuda.max_memory_reserved(device)
         torch.cuda.reset_peak_memory_stats(device)
         return peak
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    try:
+        peak = _bytes_of("/proc/self/status", "VmHWM")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except (OSError, IndexError):
+        raise UserError(
+            "find_max_tokens cannot measure memory here: on CPU it needs Linux with /proc/self/clear_refs; set max_tokens "
+            "by hand, --dry_run estimates the memory that it takes"
+        ) from None
+    return peak
 
 
 def memory_limit(device: torch.device) -> int:
-    """Bytes that this process can hold: what it holds, and what is free."""
+    """Bytes that this process can hold: what it holds, and its share of what is free."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    held = int(Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split("VmRSS:")[1].split()[0])
-    free = int(Path("/proc/meminfo").read_text(encoding="ascii").split("MemAvailable:")[1].split()[0])
-    return (held + free) * 1024
+    free = _bytes_of("/proc/meminfo", "MemAvailable") // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return _bytes_of("/proc/self/status", "VmRSS") + free
+
+
+def _bytes_of(path: str, name: str) -> int:
+    """A number that Linux gives in kB, as bytes."""
+    return int(Path(path).read_text(encoding="ascii", errors="replace").split(f"{name}:")[1].split()[0]) * 1024
 
 
 def find_max_tokens(run: Callable[[int], None], device: torch.device, start: int) -> int:
@@ -174,6 +192,6 @@ def largest_max_tokens(objective: nn.Module, optimizer: torch.optim.Optimizer, l
     """`max_tokens` for this device, were all pairs as long as the longest one, which takes most memory."""
 
     def run(positions: int) -> None:
-        rehearse(objective, optimizer, Shape(positions // longest, longest, longest))
+        rehearse(objective, optimizer, [Shape(positions // longest, longest, longest)])
 
     return find_max_tokens(run, next(objective.parameters()).device, start=max(512, longest))

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import sys
+import typing
 from argparse import ArgumentDefaultsHelpFormatter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -258,31 +259,56 @@ GROUPS = (DataConfig, ModelSettings, TrainingConfig)
 NOT_GIVEN = object()
 
 
+class Parser(HfArgumentParser):
+    """One that says what is wrong in a sentence, without the usage of some eighty settings."""
+
+    def error(self, message: str) -> None:
+        raise UserError(
+            re.sub(r"^argument --(\w+)[^:]*: ", r"\1: ", message.rstrip(".")) + "; --help explains every setting"
+        )
+
+
 def read_config(argv: list[str] | None = None) -> RunConfig:
     """Parses `CONFIG.yaml [--key value ...]`.
 
     Raises:
-        UserError: the file is missing or not flat YAML, or has a key that no setting has.
-        SystemExit: (code 2) a value of the wrong type, or an unknown option on the command line.
+        UserError: the file is missing or not flat YAML, or has a key that no setting has; a value is of the wrong type, in
+            the file or on the command line, or the latter has an unknown option.
     """
-    parser = HfArgumentParser(GROUPS, formatter_class=ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    parser = Parser(GROUPS, formatter_class=ArgumentDefaultsHelpFormatter, allow_abbrev=False)
     parser.add_argument("config", help="a YAML file of the settings below, as those in configs/")
     config = Path(parser.parse_args(argv).config)
-    names = [f.name for group in GROUPS for f in dataclasses.fields(group)]
+    types = {key: kind for group in GROUPS for key, kind in typing.get_type_hints(group).items()}
     from_file, given = [], set()
     for key, value in read_yaml(config).items():
-        if key not in names:
-            close = difflib.get_close_matches(str(key), names, n=1)
+        if key not in types:
+            close = difflib.get_close_matches(str(key), types, n=1)
             hint = f": did you mean {close[0]!r}?" if close else "; see --help for all keys"
             raise UserError(f"{config} has an unknown key {key!r}{hint}")
-        if value is not None:
+        if value is not None and value != []:
             given.add(key)
-            from_file += [f"--{key}", *(map(str, value) if isinstance(value, list) else [str(value)])]
-    settings = parser.parse_args(argv, namespace=parser.parse_args([str(config), *from_file]))
+            from_file += [f"--{key}", *_words(value, types[key], f"{config}: {key}")]
+    try:
+        known = parser.parse_args([str(config), *from_file])
+    except UserError as error:
+        raise UserError(f"{config}: {error}") from None
+    settings = parser.parse_args(argv, namespace=known)
     groups = [group(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(group)}) for group in GROUPS]
-    seen = vars(parser.parse_args(argv, namespace=argparse.Namespace(**dict.fromkeys(names, NOT_GIVEN))))
-    given |= {name for name in names if seen[name] is not NOT_GIVEN}
+    seen = vars(parser.parse_args(argv, namespace=argparse.Namespace(**dict.fromkeys(types, NOT_GIVEN))))
+    given |= {name for name in types if seen[name] is not NOT_GIVEN}
     return RunConfig(config.stem, *groups, given=frozenset(given))
+
+
+def _words(value: Any, wanted: Any, where: str) -> list[str]:
+    """A value of the file as words of a command line."""
+    several = isinstance(value, list)
+    check(not several or list[str] in typing.get_args(wanted), f"{where} takes one value, not a list")
+    values = value if several else [value]
+    check(
+        wanted is bool or not any(isinstance(x, bool) for x in values),
+        f"{where}: YAML reads yes, no, on, off, true and false as truth values: write what is meant in quotes, as 'no'",
+    )
+    return list(map(str, values))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -305,5 +331,22 @@ def flat(config: RunConfig) -> dict[str, Any]:
 
 def write_yaml(path: Path, config: RunConfig) -> None:
     """The resolved settings, readable by `read_config` again."""
-    settings = flat(config)
-    path.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(flat(config), sort_keys=False, allow_unicode=True))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes beside the file and puts that in its place: whenever this ends, the file has all of the old or of the new text."""
+    work = unfinished(path)
+    try:
+        with work.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(work, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def unfinished(path: Path) -> Path:
+    """Where `write_whole` writes; what a killed process left there is written over."""
+    return path.with_name(f".{path.name}")

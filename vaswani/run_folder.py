@@ -12,13 +12,16 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import transformers
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from tqdm import tqdm
 
 from .run_config import (
@@ -29,6 +32,8 @@ from .run_config import (
     UserError,
     flat,
     read_yaml,
+    unfinished,
+    write_whole,
     write_yaml,
 )
 
@@ -39,6 +44,7 @@ MAY_CHANGE_ON_RESUME = {
     "prepared_dir", "num_workers", "gradient_checkpointing", "torch_compile", "find_max_tokens", "data_dir",
 }  # fmt: skip
 LOCK = ".lock"
+BEGUN = {LOCK, unfinished(Path("config.yaml")).name}  # what a start that was killed at once can leave
 
 
 class RunFolder:
@@ -63,7 +69,7 @@ class RunFolder:
             UserError: it holds something else, or a run with other settings, or one that another process trains.
         """
         path, config, known = self.path, self.config, (self.path / "config.yaml").exists()
-        if path.exists() and not known and (not path.is_dir() or any(x.name != LOCK for x in path.iterdir())):
+        if path.exists() and not known and (not path.is_dir() or any(x.name not in BEGUN for x in path.iterdir())):
             raise UserError(f"{path} exists and is not a run folder: choose another --output_dir")
         if known and not config.training.fresh:
             self._check_unchanged(config, self.data)
@@ -103,8 +109,7 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            path = self.path / "environment.json"
-            owner = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            owner = self._environment()
             raise UserError(
                 f"{self.path} is being trained by process {owner.get('process', '?')} on {owner.get('host', 'this machine')}: "
                 f"wait for it or stop it, or choose another --output_dir"
@@ -124,32 +129,56 @@ class RunFolder:
     def _check_unchanged(self, config: RunConfig, data: str) -> None:
         """A run continues with its own settings on its own data: its vocabulary means nothing to another's."""
         before, now = flat(RunConfig("", DataConfig(), ModelSettings(), TrainingConfig())), flat(config)
-        before |= read_yaml(self.path / "config.yaml")
+        before |= self._started_with() or now
         changed = [key for key in now if before.get(key) != now[key] and key not in MAY_CHANGE_ON_RESUME]
         if changed:
             listed = ", ".join(f"{key} {before.get(key)!r} -> {now[key]!r}" for key in changed)
             raise UserError(
                 f"{self.path} was started with other settings ({listed}): choose another --output_dir, or --fresh"
             )
-        path = self.path / "environment.json"
-        known = json.loads(path.read_text(encoding="utf-8")).get("data") if path.exists() else data
+        known = self._environment().get("data", data)
         if known != data:
             raise UserError(
                 f"{self.path} was trained on prepared data {known}, and this is {data}: the text, or how it is prepared, "
                 f"has changed; choose another --output_dir, or --fresh"
             )
 
+    def _started_with(self) -> dict:
+        """The settings in config.yaml. A damaged one is as none where there is no checkpoint yet, and nothing to lose."""
+        path = self.path / "config.yaml"
+        try:
+            settings = read_yaml(path)
+        except UserError:
+            settings = {}
+        if not settings and any(self.path.glob("checkpoints/step_*")):
+            raise UserError(
+                f"{path} is empty or damaged: put the config that this run was started with in its place and it "
+                f"continues; or choose another --output_dir, or --fresh"
+            )
+        return settings
+
+    def _environment(self) -> dict:
+        """What environment.json says; nothing where there is none, or a damaged one."""
+        try:
+            return json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+
     def rewind(self, step: int) -> None:
         """Drops what was recorded after `step`: a run that continues from a checkpoint does those steps again."""
         if self.main:
-            records = [line for line in read_lines(self.path / "metrics.jsonl") if json.loads(line)["step"] <= step]
             self.metrics.close()
-            self.write("metrics.jsonl", "".join(records))
+            self._keep("metrics.jsonl", lambda line: json.loads(line)["step"] <= step)
             self.metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
             step_of = re.compile(r"step ([\d,]+)")
-            validations = read_lines(self.path / "validations.txt")
-            kept = [line for line in validations if int(step_of.search(line)[1].replace(",", "")) <= step]
-            self.write("validations.txt", "".join(kept))
+            self._keep("validations.txt", lambda line: int(step_of.search(line)[1].replace(",", "")) <= step)
+
+    def _keep(self, name: str, wanted: Callable[[str], bool]) -> None:
+        """Only those lines, and no line that was cut short; most often that is all, and nothing is written."""
+        path = self.path / name
+        kept = "".join(filter(wanted, read_lines(path)))
+        if path.exists() and kept != path.read_text(encoding="utf-8"):
+            self.write(name, kept)
 
     def say(self, text: str) -> None:
         if self.main:
@@ -168,16 +197,43 @@ class RunFolder:
         """What was noted so far."""
         return [json.loads(line) for line in read_lines(self.path / "metrics.jsonl")]
 
-    def write(self, name: str, text: str, mode: str = "w") -> None:
+    def write(self, name: str, text: str) -> None:
         if self.main:
-            with (self.path / name).open(mode, encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            write_whole(self.path / name, text)
+
+    def save_model(self, model, tokenizer) -> None:
+        """The model and its tokenizer, at the root: written aside first, then moved there; on the main process alone.
+
+        Without config.json, the last one, a folder is no model; where an earlier model was, each file is whole.
+
+        Raises:
+            UserError: there is no space. What was there is as it was.
+        """
+        work = self.path / ".model"
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
+            for path in sorted(work.iterdir(), key=lambda path: path.name == "config.json"):
+                os.replace(path, self.path / path.name)
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"cannot save the model in {self.path} ({' '.join(str(error).split())}): make room, then the same command "
+                f"continues; the checkpoints are untouched"
+            ) from None
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def append(self, name: str, line: str) -> None:
+        if self.main:
+            with (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
+                file.write(line + "\n")
 
 
 def read_lines(path: Path) -> list[str]:
     """Whole lines; one that was cut short is none."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [line + "\n" for line in text.split("\n")[:-1]]  # only a line feed ends one: text may hold U+2028
 
 
 def samples(sources: list[str], references: list[str], translations: list[str], count: int) -> str:

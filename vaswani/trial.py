@@ -28,9 +28,9 @@ def dry_run(
     steps = config.training.max_steps
     model = objective.model
     say(f"\nmodel: {model.num_parameters():,} parameters, {model.config.vocab_size:,} rows in the vocabulary")
-    shape = worst_shape(batches)
+    needed, shape = max((memory_needed(objective, shape), shape) for shape in worst_shape(batches))
     say(
-        f"memory: about {memory_needed(objective, shape) / 2**30:.1f} GiB for the largest micro-batch of one process, "
+        f"memory: about {needed / 2**30:.1f} GiB for the largest micro-batch of one process, "
         f"{shape.rows:,} pairs of up to {shape.source} + {shape.target} tokens; max_tokens bounds it"
     )
     say(

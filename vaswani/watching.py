@@ -74,9 +74,10 @@ class StepLog:
             target_tokens=progress.target_tokens, seconds=progress.seconds,
             micro_batches=self.micro_batches / (progress.step - self.step),
         )  # fmt: skip
-        for warning in (stuck(progress, nll, settings), effective_batch(progress, settings)):
-            if warning and warning[:20] not in self.warned:
-                self.warned.add(warning[:20])
+        found = {stuck: stuck(progress, nll, settings), effective_batch: effective_batch(progress, settings)}
+        for diagnostic, warning in found.items():
+            if warning and diagnostic.__name__ not in self.warned:
+                self.warned.add(diagnostic.__name__)
                 self.run.say(f"warning: {warning}")
         self._begin()
 
@@ -103,6 +104,8 @@ class Validation:
         self.model = accelerator.unwrap_model(objective).model
         lengths = [valid.data[f"{side}_length"].to_numpy() for side in ("source", "target")]
         self.groups = by_length(np.maximum(*lengths), self.MAX_TOKENS)
+        several = [rows for rows in self.groups if len(rows) > 1]  # a pair alone has no neighbour to take a source from
+        self.probes = several[:: max(1, -(-len(several) // self.PROBES))]
         chosen = valid.select(range(min(self.settings.eval_sentences or len(valid), len(valid))))
         self.sources, self.references = list(chosen["source"]), list(chosen["target"])
         words = [len(source.split()) for source in self.sources]
@@ -111,8 +114,9 @@ class Validation:
         ]  # neither trivial nor crowded
 
     def __call__(self, progress: Progress) -> None:
-        probes = self.groups[:: -(-len(self.groups) // self.PROBES)]
-        nll, own, others = self.nll(self.groups), self.nll(probes), self.nll(probes, other_sources=True)
+        nll, own, others = self.nll(self.groups), np.nan, np.nan
+        if self.probes:
+            own, others = self.nll(self.probes), self.nll(self.probes, other_sources=True)
         hypotheses = translate_all(self.team, self.model, self.tokenizer, self.sources, num_beams=1)
         bleu = sacrebleu(hypotheses, self.references)
         score = bleu.score if self.settings.metric_for_best == "bleu" else -nll
@@ -120,17 +124,18 @@ class Validation:
         best = "*" if progress.best_steps()[0] == progress.step else " "
         ppl = float(np.exp(min(nll, 50)))
         line = (
-            f"{best} step {progress.step:,} | valid loss {nll:.3f} | ppl {ppl:.2f} | BLEU {bleu.score:.2f} (greedy) | "
-            f"source worth {others - own:.2f}"
+            f"{best} step {progress.step:,} | valid loss {nll:.3f} | ppl {ppl:.2f} | BLEU {bleu.score:.2f} (greedy)"
+            + (f" | source worth {others - own:.2f}" if self.probes else "")
         )
         shown = samples(self.sources, self.references, hypotheses, self.settings.num_samples)
         self.run.say(f"{line}\n{shown}")
         self.run.note(
             progress.step, valid_nll=nll, valid_ppl=ppl, valid_bleu=bleu.score, valid_source_gain=others - own
         )
-        self.run.write("validations.txt", line + "\n", mode="a")
+        self.run.append("validations.txt", line)
         self.run.write(f"samples/step_{progress.step}.txt", shown)
-        for warning in (all_alike(self.sources, hypotheses), ignores_source(own, others)):
+        ignored = ignores_source(own, others) if self.probes else None
+        for warning in (all_alike(self.sources, hypotheses), ignored):
             if warning:
                 self.run.say(f"warning: {warning}")
         if self.settings.figures and self.team.main:
