@@ -168,10 +168,13 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
     progress = store.resume()
     run.rewind(progress.step)
     batches.plans = run.path / "plans"
-    plan_here = lambda: bool(batches.plan(progress.epoch))  # noqa: E731 - one process of each machine makes the plan
-    team.local_first(plan_here)
+
+    def plan_epoch() -> None:
+        batches.plan(progress.epoch)
+
+    team.local_first(plan_epoch)  # one process of each machine makes the plan, the others read it
     with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
-        rehearse(objective, optimizer, worst_shape(batches))  # memory runs out now, or never
+        rehearse(objective, optimizer, worst_shape(batches, progress.epoch))  # memory runs out now, or never
     start_trackers(accelerator, config, run, progress, at_end)
     upcoming = [len(batch.micro_batches) for batch in itertools.islice(batches.epoch(progress.epoch), 10)]
     limit = f"at most {settings.max_tokens:,} padded positions" if settings.max_tokens else "any size"
@@ -218,7 +221,7 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
                     break
             else:
                 progress.epoch, progress.batch = progress.epoch + 1, 0
-                team.local_first(plan_here)
+                team.local_first(plan_epoch)
     bar.close()
     if stopped_by:
         run.say(f"stopped by signal {stopped_by} at step {progress.step:,}, which is saved; the same command continues")
