@@ -115,8 +115,10 @@ def test_a_rewind_that_drops_nothing_writes_nothing(tmp_path, monkeypatch):
         kill(patch, "fsync", 1)
         run.rewind(4)
     run.close()
-    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "lo')  # a kill in the middle of a line: the next one must not be glued to it
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(
+            '{"step": 5, "text": "ä'.encode()[:-1]
+        )  # a kill within a character; the next line is not glued to it
     run = opened(tmp_path / "run")
     run.rewind(4)
     run.note(5, loss=0.5)

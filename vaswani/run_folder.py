@@ -177,7 +177,7 @@ class RunFolder:
         """Only those lines, and no line that was cut short; most often that is all, and nothing is written."""
         path = self.path / name
         kept = "".join(filter(wanted, read_lines(path)))
-        if path.exists() and kept != path.read_text(encoding="utf-8"):
+        if path.exists() and kept.encode("utf-8") != path.read_bytes():
             self.write(name, kept)
 
     def say(self, text: str) -> None:
@@ -231,8 +231,8 @@ class RunFolder:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Whole lines; one that was cut short is none."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    """Whole lines; one that was cut short, perhaps within a character, is none."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     return [line + "\n" for line in text.split("\n")[:-1]]  # only a line feed ends one: text may hold U+2028
 
 
