@@ -1,6 +1,8 @@
 """Real parallel text, where it lies beside the repository (../shared/data): nothing of it is in the repository."""
 
 import itertools
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,10 @@ from vaswani.batching import TokenBatches
 from vaswani.text_lines import read_lines
 from vaswani.tokenization_vaswani import train_tokenizer
 
-DATA = ROOT.parent / "shared" / "data"
+DATA = Path(os.environ.get("VASWANI_SHARED", ROOT.parent / "shared")) / "data"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not DATA.is_dir(), reason="the text is not part of the repository"),
+    pytest.mark.skipif(not DATA.is_dir(), reason="no development data: set VASWANI_SHARED to its folder"),
 ]
 
 
