@@ -78,6 +78,8 @@ def test_long_training_pairs_are_dropped_and_counted(folder):
     prepared = prepare(config(folder, max_length=100), print)
     report = json.loads((prepared / "report.json").read_text())
     assert report["train"]["removed"]["too long"] == 1 and report["train"]["kept"] == 4
+    saved = datasets.load_from_disk(str(prepared / "train"))
+    assert report["train"]["source tokens"] == sum(saved["source_length"]) < 100  # those of the pairs that are left
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -152,9 +152,10 @@ def _prepare(data: DataConfig, work: Path, log) -> dict:
             if len(rows):
                 log(f"{split}: {len(rows):,} over max_length={limit} tokens dropped, as {some[0]['source'][:60]!r}")
                 tokenised = without(tokenised, longer)
-        tokens = {f"{side} tokens": int(tokenised.data[f"{side}_length"].to_numpy().sum()) for side in SIDES}
-        report[split] |= {"kept": len(tokenised), **tokens}
         tokenised.save_to_disk(work / split)
+        saved = datasets.load_from_disk(str(work / split))  # its columns are without the pairs dropped
+        tokens = {f"{side} tokens": pc.sum(saved.data[f"{side}_length"]).as_py() for side in SIDES}
+        report[split] |= {"kept": len(saved), **tokens}
         log(
             f"{split}: {len(tokenised):,} pairs, {tokens['source tokens']:,} + {tokens['target tokens']:,} tokens"
             + "".join(f"; {name}: {count:,}" for name, count in report[split]["mended"].items())
