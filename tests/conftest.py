@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_corpus import ENGLISH, GERMAN, write
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.prepared import prepare
@@ -140,3 +141,12 @@ def corpus(tmp_path_factory) -> Path:
     (folder / "config.yaml").write_text(json.dumps(config))
     prepare(read_config([str(folder / "config.yaml")]).data)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Training, validation and test text of a few lines, for `small_corpus.config`."""
+    for split in ("train", "val", "test"):
+        write(tmp_path / f"{split}.en", ENGLISH)
+        write(tmp_path / f"{split}.de", GERMAN)
+    return tmp_path

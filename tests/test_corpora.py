@@ -1,40 +1,16 @@
 """Every bad input ends with one clear sentence, exit code 2 and nothing half-written."""
 
-import gzip
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import datasets
 import pytest
+from small_corpus import ENGLISH, GERMAN, config, write
 
 from vaswani.corpora import read_pairs
 from vaswani.prepared import prepare
 from vaswani.run_config import DataConfig, UserError
 from vaswani.text_lines import read_lines
-
-ENGLISH = ["A house.", "Two dogs run.", "", "The man reads a book.", "It rains."]
-GERMAN = ["Ein Haus.", "Zwei Hunde rennen.", "Leer.", "Der Mann liest ein Buch.", "Es regnet."]
-
-
-def write(path: Path, lines: list[str] | bytes) -> Path:
-    data = lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for split in ("train", "val", "test"):
-        write(tmp_path / f"{split}.en", ENGLISH)
-        write(tmp_path / f"{split}.de", GERMAN)
-    return tmp_path
-
-
-def config(folder: Path, **changes) -> DataConfig:
-    files = {"train_files": ["train"], "valid_files": ["val"], "test_files": ["test"]}
-    values = {"data_dir": str(folder), "vocab_size": 300, "prepared_dir": str(folder / "prepared"), **files, **changes}
-    return DataConfig(**values)
 
 
 def pairs(data: DataConfig) -> list[tuple[str, str]]:

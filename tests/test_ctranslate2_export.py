@@ -3,6 +3,7 @@
 import pytest
 import torch
 from load_script import load_script
+from small_corpus import SENTENCES
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -12,15 +13,6 @@ from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.translation import PyTorchEngine
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
-
-SENTENCES = [
-    "The man reads a book.",
-    "",
-    "Two dogs run.",
-    " \t ",
-    "It rains in the city and the dogs run home.",
-    "A house.",
-]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import datasets
 import pytest
 from load_script import load_script
+from small_corpus import ENGLISH, GERMAN, config, write
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -19,29 +20,6 @@ from vaswani.prepared import load, prepare, processes
 from vaswani.run_config import DataConfig, ModelSettings, RunConfig, TrainingConfig, UserError
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.wmt import RECIPES
-
-ENGLISH = ["A house.", "Two dogs run.", "", "The man reads a book.", "It rains."]
-GERMAN = ["Ein Haus.", "Zwei Hunde rennen.", "Leer.", "Der Mann liest ein Buch.", "Es regnet."]
-
-
-def write(path: Path, lines: list[str] | bytes) -> Path:
-    data = lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for split in ("train", "val", "test"):
-        write(tmp_path / f"{split}.en", ENGLISH)
-        write(tmp_path / f"{split}.de", GERMAN)
-    return tmp_path
-
-
-def config(folder: Path, **changes) -> DataConfig:
-    files = {"train_files": ["train"], "valid_files": ["val"], "test_files": ["test"]}
-    values = {"data_dir": str(folder), "vocab_size": 300, "prepared_dir": str(folder / "prepared"), **files, **changes}
-    return DataConfig(**values)
 
 
 def test_preparing_writes_tokens_once(folder):
@@ -116,7 +94,7 @@ def test_a_killed_preparation_leaves_nothing_for_the_next(folder, monkeypatch):
 
 def test_a_second_process_waits_and_takes_the_result(folder):
     program = f"""
-from vaswani.prepared import load, prepare, processes
+from vaswani.prepared import prepare
 from vaswani.run_config import DataConfig
 if __name__ == "__main__":
     print(prepare(DataConfig(**{vars(config(folder))!r}), lambda *_: None))

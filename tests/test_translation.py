@@ -1,19 +1,11 @@
 import pytest
 import torch
+from small_corpus import SENTENCES
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.translation import load, translate
-
-SENTENCES = [
-    "The man reads a book.",
-    "",
-    "Two dogs run.",
-    " \t ",
-    "It rains in the city and the dogs run home.",
-    "A house.",
-]
 
 
 @pytest.fixture(scope="module")

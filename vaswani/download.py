@@ -4,8 +4,10 @@ No library at hand does all of it: pooch verifies but starts a broken download a
 fsspec and `datasets` do not resume, huggingface_hub's resuming function is private. So the standard library does.
 """
 
+import contextlib
 import hashlib
 import http.client
+import json
 import lzma
 import os
 import posixpath
@@ -16,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,3 +198,30 @@ def extract(path: Path, members: Mapping[str, Path]) -> None:
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged or cut short ({error}): delete it and run this again") from None
     raise UserError(f"{path} lacks {', '.join(wanted)}: this is not the published archive")
+
+
+class Remembered:
+    """What is computed of a file from its content, written down until path, size or time of the file change.
+
+    Args:
+        record: the JSON file that remembers; where it cannot be written, or is damaged, it is computed again.
+    """
+
+    def __init__(self, record: Path, compute: Callable[[Path], int | str]):
+        self.record, self.compute = record, compute
+        try:
+            self.known = json.loads(record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.known = {}
+
+    def __call__(self, path: Path) -> int | str:
+        status = path.stat()
+        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+        if key not in self.known:
+            self.known[key] = self.compute(path)
+            with contextlib.suppress(OSError):
+                self.record.parent.mkdir(parents=True, exist_ok=True)
+                work = self.record.with_name(f"{self.record.name}.{os.getpid()}")  # several processes may write
+                work.write_text(json.dumps(self.known, indent=2), encoding="utf-8")
+                os.replace(work, self.record)
+        return self.known[key]

@@ -24,6 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .cleaning import clean, short, table, without
 from .corpora import SPLITS, Pair, inputs, origin, read_pairs, recipe_files
+from .download import Remembered
 from .plots import length_histograms
 from .run_config import DataConfig, UserError, as_user_error
 from .tokenization_vaswani import train_tokenizer
@@ -40,32 +41,13 @@ def fingerprint(data: DataConfig) -> str:
     """Changes with what the prepared data is made from: settings, and the content of texts and of a given tokenizer."""
     settings = {name: value for name, value in vars(data).items() if name not in LEFT_OUT}
     tokenizer = taken_over(data.tokenizer).backend_tokenizer.to_str() if data.tokenizer else None
-    known = [FORMAT, settings, inputs(data, Digests(Path(data.prepared_dir))), tokenizer]
+    known = [FORMAT, settings, inputs(data, Remembered(Path(data.prepared_dir) / ".digests.json", sha256)), tokenizer]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
 
 
-class Digests:
-    """SHA-256 of files, remembered in a folder until they change."""
-
-    def __init__(self, folder: Path):
-        self.record = folder / ".digests.json"
-        try:
-            self.known = json.loads(self.record.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self.known = {}
-
-    def __call__(self, path: Path) -> str:
-        status = path.stat()
-        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-        if key not in self.known:
-            with path.open("rb") as file:
-                self.known[key] = hashlib.file_digest(file, "sha256").hexdigest()
-            with contextlib.suppress(OSError):  # where nothing can be written, it is computed again
-                self.record.parent.mkdir(parents=True, exist_ok=True)
-                work = self.record.with_name(f"{self.record.name}.{os.getpid()}")
-                work.write_text(json.dumps(self.known, indent=2), encoding="utf-8")
-                os.replace(work, self.record)
-        return self.known[key]
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def prepare(data: DataConfig, log=print) -> Path:

@@ -1,6 +1,5 @@
 """Section 5.1: the paper's data by name: `resolve` makes files of a recipe, whole, aligned and counted."""
 
-import json
 import lzma
 import os
 import zlib
@@ -14,7 +13,7 @@ import datasets
 import fsspec
 from filelock import FileLock
 
-from .download import CHUNK, Archive, check_space, extract, fetch, is_right, left, whole
+from .download import CHUNK, Archive, Remembered, check_space, extract, fetch, is_right, left, whole
 from .run_config import UserError
 from .wmt import RECIPES, Corpus, Hub, Recipe, sides
 
@@ -109,24 +108,11 @@ def _counted(corpus: Corpus, pair: Pair, lang: str, count: Callable[[Path], int]
     }
 
 
-class LineCounts:
-    """Lines of text files, or segments of .sgm files. Only LF ends a line. Remembered until a file changes."""
+class LineCounts(Remembered):
+    """Lines of text files, or segments of .sgm files. Only LF ends a line."""
 
     def __init__(self, folder: Path):
-        self.record = folder / ".line_counts.json"
-        self.known = json.loads(self.record.read_text(encoding="utf-8")) if self.record.exists() else {}
-
-    def __call__(self, path: Path) -> int:
-        status = path.stat()
-        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-        if key not in self.known:
-            self.known[key] = count_lines(path)
-            try:
-                with whole(self.record) as file:
-                    file.write(json.dumps(self.known, indent=2).encode())
-            except OSError:
-                pass  # a folder that may only be read: counted again next time
-        return self.known[key]
+        super().__init__(folder / ".line_counts.json", count_lines)
 
 
 def count_lines(path: Path) -> int:
