@@ -11,8 +11,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: idle thread
 from pathlib import Path
 
 import pytest
+import small_corpus
 import torch
-from small_corpus import ENGLISH, GERMAN, write
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.prepared import prepare
@@ -147,6 +147,6 @@ def corpus(tmp_path_factory) -> Path:
 def folder(tmp_path):
     """Training, validation and test text of a few lines, for `small_corpus.config`."""
     for split in ("train", "val", "test"):
-        write(tmp_path / f"{split}.en", ENGLISH)
-        write(tmp_path / f"{split}.de", GERMAN)
+        small_corpus.write(tmp_path / f"{split}.en", small_corpus.ENGLISH)
+        small_corpus.write(tmp_path / f"{split}.de", small_corpus.GERMAN)
     return tmp_path
