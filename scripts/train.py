@@ -174,7 +174,9 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
 
     team.local_first(plan_epoch)  # one process of each machine makes the plan, the others read it
     with out_of_memory(settings.max_tokens, settings.tokens_per_batch), accelerator.no_sync(objective):
-        rehearse(objective, optimizer, worst_shape(batches, progress.epoch))  # memory runs out now, or never
+        rehearse(
+            objective, optimizer, worst_shape(batches, progress.epoch)
+        )  # training runs out of memory now, or never
     start_trackers(accelerator, config, run, progress, at_end)
     upcoming = [len(batch.micro_batches) for batch in itertools.islice(batches.epoch(progress.epoch), 10)]
     limit = f"at most {settings.max_tokens:,} padded positions" if settings.max_tokens else "any size"

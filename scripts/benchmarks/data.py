@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vaswani.batching import TokenBatches
+from vaswani.batching import Plan, TokenBatches
 from vaswani.run_config import positive
 
 
@@ -32,10 +32,9 @@ def simulated_lengths(pairs: int) -> tuple[np.ndarray, np.ndarray]:
     return sides[0], sides[1]
 
 
-def padding(batches: TokenBatches, epoch: int, side: np.ndarray) -> float:
+def padding(plan: Plan, side: np.ndarray) -> float:
     """Share of the positions of a side that are padding, over the batches of an epoch."""
-    plan = batches.plan(epoch)
-    lengths = side[plan.order[0 : len(side)]]
+    lengths = side[plan.order]
     longest = np.maximum.reduceat(lengths, plan.starts[:-1])
     return 1 - lengths.sum(dtype=np.int64) / (longest * np.diff(plan.starts)).sum()
 
@@ -46,15 +45,13 @@ def run(options: argparse.Namespace) -> None:
         settings = {"tokens_per_batch": options.tokens_per_batch, "plans": Path(folder)}
         start = time.perf_counter()
         batches = TokenBatches(source, target, **settings)
-        batches.plan(3)
+        plan = batches.plan(3)
         plan_seconds = time.perf_counter() - start
         print(
             f"{options.pairs:,} pairs, {target.sum(dtype=np.int64):,} target tokens: {batches.batches_per_epoch:,} batches"
         )
         print(f"planned in {plan_seconds:.2f} s")
-        sizes = np.add.reduceat(
-            target[batches.plan(3).order[0 : len(target)]], batches.plan(3).starts[:-1], dtype=np.int64
-        )
+        sizes = np.add.reduceat(target[plan.order], plan.starts[:-1], dtype=np.int64)
         print(
             f"target tokens a batch: mean {sizes.mean():,.0f}, sd {sizes.std():,.0f}, {sizes.min():,} to {sizes.max():,}"
         )
@@ -69,8 +66,8 @@ def run(options: argparse.Namespace) -> None:
             "pairs": options.pairs,
             "plan_seconds": round(plan_seconds, 3),
             "peak_rss_gb": round(peak, 3),
-            "padding_source": round(float(padding(batches, 3, source)), 5),
-            "padding_target": round(float(padding(batches, 3, target)), 5),
+            "padding_source": round(float(padding(plan, source)), 5),
+            "padding_target": round(float(padding(plan, target)), 5),
             "resume_seconds": round(max(resumes), 4),
         }
     print(json.dumps(result))
