@@ -4,25 +4,26 @@
     python scripts/evaluate.py MODEL --testset wmt14/full                      # by name, through sacreBLEU's download
     python scripts/evaluate.py MODEL --testset wmt14/full --baseline OTHER     # is the difference more than chance?
     python scripts/evaluate.py --hypothesis FILE --reference FILE --lang de    # translations made before
+    python scripts/evaluate.py RUN --split test --record                       # a run's own text; into its results.json
+    python scripts/evaluate.py RUN/averaged --split test --record              # the same of averaged weights
     python scripts/evaluate.py RUN --all --source FILE --reference FILE        # the curve over all checkpoints of a run
 
 MODEL is a run folder or a model on the Hub. A BLEU without its signature cannot be compared: all are printed with theirs.
 """
 
 import argparse
-import difflib
 import json
-import socket
 import sys
 from pathlib import Path
 
-import sacrebleu
 import yaml
 
-import vaswani  # noqa: F401 - registers the model
+from vaswani import VaswaniForSeq2SeqLM
 from vaswani.checkpoint import checkpoints
+from vaswani.held_out import HeldOut, split_of, testset
 from vaswani.plots import bleu_curve
-from vaswani.run_config import UserError, as_user_error, exit_code, positive
+from vaswani.results import FILE, entry, perplexity, put, run_of, weights_of
+from vaswani.run_config import UserError, as_user_error, exit_code, positive, read_config
 from vaswani.score_checks import check_lines, suspicions
 from vaswani.scoring import paired_bootstrap, score_all
 from vaswani.text_lines import read_lines, write_lines
@@ -35,6 +36,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--testset", help="a test set that sacreBLEU knows: wmt14/full, wmt13, ...")
     parser.add_argument("--source", type=Path, help="source text, plain or .gz, a sentence a line")
     parser.add_argument("--reference", type=Path, help="its translation, line by line")
+    parser.add_argument("--split", choices=["valid", "test"], help="text of the run that MODEL is, or lies in")
     parser.add_argument("--hypothesis", type=Path, help="translations to score, in place of a model's")
     parser.add_argument("--lang", help="target language, as de; default: the model's")
     parser.add_argument("--source_lang", help="source language of --testset; default: the model's, or en")
@@ -47,15 +49,25 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--all", action="store_true", help="every checkpoint of the run MODEL; writes bleu_curve.json and .png into it"
     )
+    parser.add_argument(
+        "--tokenized",
+        action="store_true",
+        help="the text is Moses-tokenised: score it as it stands; the run may say so",
+    )
+    parser.add_argument("--record", action="store_true", help="add the scores to results.json of the run")
     parser.add_argument("--output", type=Path, help="where to write the translations")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     options = parser.parse_args(argv)
     if bool(options.model) == bool(options.hypothesis):
         parser.error("give a MODEL that translates, or --hypothesis with its translations")
-    if options.testset and (options.source or options.reference):
-        parser.error("give --testset or files, not both")
-    if not options.testset and not (options.reference and (options.source or options.hypothesis)):
-        parser.error("give --testset, or --reference with the --source that the model translates")
+    if bool(options.testset) + bool(options.split) + bool(options.source or options.reference) > 1:
+        parser.error("give one of --testset, --split, or files")
+    if not (options.testset or options.split or (options.reference and (options.source or options.hypothesis))):
+        parser.error("give --testset, --split, or --reference with the --source that the model translates")
+    if (options.split or options.record) and not (options.model and run_of(options.model)):
+        parser.error("--split and --record are for the model of a run: give RUN, RUN/averaged, or a checkpoint of it")
+    if options.record and options.all:
+        parser.error("--all writes a file of its own: leave out --record")
     if options.all and (options.output or options.baseline or options.hypothesis):
         parser.error("--all scores the checkpoints of a run: leave out --output, --baseline and --hypothesis")
     if options.output and not options.output.absolute().parent.is_dir():
@@ -63,32 +75,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def testset(name: str, pair: str) -> tuple[list[str], ...]:
-    """Source and (first) reference of a test set by name, from sacreBLEU's folder or else its download."""
-    if name not in sacrebleu.DATASETS:
-        close = difflib.get_close_matches(name, sacrebleu.DATASETS, n=3) or ["wmt14/full"]
-        raise UserError(f"sacreBLEU has no test set {name!r}: try {', '.join(close)}; `sacrebleu --list` names all")
-    dataset = sacrebleu.DATASETS[name]
-    if pair not in dataset.langpairs:
-        raise UserError(
-            f"test set {name} has no {pair}, but {', '.join(dataset.langpairs)}: see --source_lang and --lang"
-        )
-    socket.setdefaulttimeout(30)
-    try:
-        paths = dataset.get_source_file(pair), dataset.get_reference_files(pair)[0]
-    except (Exception, SystemExit) as error:  # a download has many ways to fail, and the user needs the reason
-        raise UserError(
-            f"cannot get test set {name}: {error}; connect to a network once (sacreBLEU keeps it), "
-            f"or give files with --source and --reference"
-        ) from error
-    return tuple(list(read_lines(Path(path))) for path in paths)
-
-
-def texts(options: argparse.Namespace, config, lang: str) -> tuple[list[str] | None, list[str]]:
-    """Source, where there is one, and reference."""
+def text_of(options: argparse.Namespace, config, lang: str) -> HeldOut:
+    """What is translated and scored."""
+    if options.split:
+        return split_of(read_config([str(run_of(options.model) / "config.yaml")]), options.split)
     if options.testset:
         return testset(options.testset, f"{options.source_lang or getattr(config, 'source_lang', None) or 'en'}-{lang}")
-    return list(read_lines(options.source)) if options.source else None, list(read_lines(options.reference))
+    sources = list(read_lines(options.source)) if options.source else None
+    return HeldOut((options.source or options.reference).name, sources, list(read_lines(options.reference)))
 
 
 def curve(options: argparse.Namespace) -> None:
@@ -100,17 +94,19 @@ def curve(options: argparse.Namespace) -> None:
     for folder in folders:
         model, tokenizer = load(str(folder))
         lang = target_language(options, model.config)
-        sources, references = texts(options, model.config, lang)
+        text = text_of(options, model.config, lang)
         with as_user_error():
-            check_lines(sources, references, lang, "source lines")
-            scores = score_all(translate(model, tokenizer, sources, **generate_options(options)), references, lang)
+            check_lines(text.sources, text.references, lang, "source lines")
+            hypotheses = translate(model, tokenizer, text.sources, **generate_options(options))
+            scores = score_all(hypotheses, text.references, lang, tokenized=options.tokenized or text.tokenized)
         points.append({"step": int(folder.name.removeprefix("step_"))})
-        points[-1] |= {name: round(scores[name].score, 2) for name in ("paper_bleu", "sacrebleu", "chrf2")}
+        shown = [name for name in ("multi_bleu", "paper_bleu", "sacrebleu", "chrf2") if name in scores]
+        points[-1] |= {name: round(scores[name].score, 2) for name in shown}
         print(" | ".join(f"{name} {value:,}" for name, value in points[-1].items()), flush=True)
     best = max(points, key=lambda point: point["sacrebleu"])
     print(f"best: step {best['step']:,}, sacrebleu {best['sacrebleu']} | {scores['sacrebleu'].signature}")
     path = Path(options.model) / "bleu_curve.json"
-    signatures = {name: scores[name].signature for name in ("paper_bleu", "sacrebleu", "chrf2")}
+    signatures = {name: scores[name].signature for name in shown}
     path.write_text(json.dumps({"signatures": signatures, "points": points}, indent=2), encoding="utf-8")
     only_bleu = [{name: value for name, value in point.items() if name != "chrf2"} for point in points]
     bleu_curve(only_bleu, path.with_suffix(".png"), title=Path(options.model).name)
@@ -137,31 +133,39 @@ def run(options: argparse.Namespace) -> None:
         return curve(options)
     model, tokenizer = load(options.model) if options.model else (None, None)
     config = model.config if model else None
-    lang = target_language(options, config)
-    sources, references = texts(options, config, lang)
-    chosen = generate_options(options)
+    lang, chosen = target_language(options, config), generate_options(options)
+    name, sources, references, tokenized = text_of(options, config, lang)
+    tokenized |= options.tokenized
     with as_user_error():
         if sources is not None:
             check_lines(sources, references, lang, "source lines")
         hypotheses = translate(model, tokenizer, sources, **chosen) if model else list(read_lines(options.hypothesis))
         if options.output:
             write_lines(options.output, hypotheses)
-        scores = score_all(hypotheses, references, lang)
+        scores = score_all(hypotheses, references, lang, tokenized=tokenized)
+    ppl = perplexity(model, tokenizer, sources, references) if isinstance(model, VaswaniForSeq2SeqLM) else None
     warnings = suspicions(sources, hypotheses, references) if sources is not None else []
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"{len(references):,} sentences, target language {lang}")
-    for name, score in scores.items():
-        print(f"  {name:<17}{score.score:7.2f}  {score.what}")
+    for key, score in scores.items():
+        print(f"  {key:<17}{score.score:7.2f}  {score.what}")
+    if ppl is not None:
+        print(f"  {'ppl':<17}{ppl:7.2f}  perplexity of the references, per token, EOS counted, unsmoothed")
     print("details and signatures")
-    for name, score in scores.items():
-        print(f"  {name:<17} {' | '.join(filter(None, (score.details, score.signature)))}")
+    for key, score in scores.items():
+        print(f"  {key:<17} {' | '.join(filter(None, (score.details, score.signature)))}")
+    if options.record:
+        text, weights = {"set": name, "split": options.split}, weights_of(options.model)
+        decoding = {key: getattr(model.generation_config, key) for key in ("num_beams", "length_penalty")} | chosen
+        put(run_of(options.model), entry(text, weights, decoding, scores, len(references), ppl))
+        print(f"recorded: {run_of(options.model) / FILE}")
     comparison = compare(options, sources, hypotheses, references, chosen) if options.baseline else {}
     if options.json:
-        record = {"sentences": len(references), "lang": lang, "warnings": warnings}
+        record = {"sentences": len(references), "lang": lang, "warnings": warnings, "ppl": ppl}
         record |= {"sacrebleu": scores["sacrebleu"].score, "signature": scores["sacrebleu"].signature}
-        record["scores"] = {name: score._asdict() for name, score in scores.items()}
-        record["baseline"] = {name: result._asdict() for name, result in comparison.items()}
+        record["scores"] = {key: score._asdict() for key, score in scores.items()}
+        record["baseline"] = {key: result._asdict() for key, result in comparison.items()}
         print(json.dumps(record))
 
 

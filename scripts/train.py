@@ -6,7 +6,7 @@
     python scripts/train.py configs/NAME.yaml --dry-run                                             # what would it do?
 
 The same command again continues from the newest good checkpoint, exactly. SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save and end
-with code 128 + their number. The run folder (--output_dir) is the record: config.yaml, environment.json, metrics.jsonl,
+with code 128 + their number. The run folder (--output_dir) is the record: config.yaml, environment.json, data.json, metrics.jsonl,
 validations.txt, curves.png, samples/, attention/, checkpoints/, and the final model with its tokenizer.
 """
 # ruff: noqa: E402
@@ -17,7 +17,6 @@ LAUNCHER = os.getppid()  # before the imports, which take seconds in which a lau
 
 import datetime
 import itertools
-import json
 import sys
 import time
 from contextlib import ExitStack, nullcontext
@@ -37,21 +36,23 @@ from tqdm import tqdm
 
 from vaswani.batching import TokenBatches
 from vaswani.checkpoint import Checkpoints, Progress
-from vaswani.corpora import with_recipe
+from vaswani.corpora import set_name, with_recipe
 from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
 from vaswani.diagnostics import far_from_plan
 from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
-from vaswani.objective import Objective
+from vaswani.objective import Objective, by_longer_side, on_device, summed_nll
 from vaswani.optim import adam, learning_rate, set_rate
 from vaswani.prepared import load as load_prepared
 from vaswani.prepared import prepare
 from vaswani.processes import StopRequest, Team, others_must_answer
+from vaswani.results import entry, put
 from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, flat, read_config
 from vaswani.run_folder import RunFolder, code_version, samples
-from vaswani.scoring import sacrebleu
+from vaswani.score_checks import check_lines, check_text
+from vaswani.scoring import score_all
 from vaswani.starting import starting_model, with_model_of_init_from
 from vaswani.trial import dry_run, easy_to_learn, overfit_one_batch
-from vaswani.watching import StepLog, Validation, exact_match, on_device, translate_all
+from vaswani.watching import StepLog, Validation, exact_match, translate_all
 
 
 def start_accelerator(config: RunConfig) -> Accelerator:
@@ -111,6 +112,10 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
     settings = config.training
     data = team.local_first(lambda: prepare(config.data, say))
     tokenizer, (corpus, valid, test) = load_prepared(data)
+    with as_user_error():  # now, and not after weeks
+        references = list(test["target"])
+        check_lines(references, references, config.data.languages[1])
+        check_text(references, references, tokenize=not settings.tokenized, split_compounds=False)
     columns = [part.data[f"{side}_length"] for part in (corpus, valid, test) for side in ("source", "target")]
     longest = max(pyarrow.compute.max(column).as_py() for column in columns)
     with as_user_error():
@@ -265,25 +270,33 @@ def finish(
         )
     team.main_only(lambda: run.save_model(model, tokenizer))
     sources, references = list(test["source"]), list(test["target"])
-    hypotheses = translate_all(team, model, tokenizer, sources, config.training.num_beams)
-    bleu = sacrebleu(hypotheses, references)
-    results = {
-        "test_bleu": bleu.score,
-        "signature": bleu.signature,
-        "num_beams": config.training.num_beams,
-        "step": progress.step,
-        "best_step": progress.best_steps()[0],
-    }
+    settings = config.training
+    hypotheses = translate_all(team, model, tokenizer, sources, settings.num_beams)
+    own = by_longer_side(test)[team.rank :: team.world]
+    nll, tokens = accelerator.reduce(summed_nll(Objective(model), test, own, tokenizer.pad_token_id), "sum").tolist()
+    text, lang = {"set": set_name(config.data, "test"), "split": "test"}, config.data.languages[1]
+    decoding = {"num_beams": settings.num_beams, "length_penalty": settings.length_penalty}
+    results = {"step": progress.step, "best_step": progress.best_steps()[0]}
     if "kind" in test.column_names:
         results["exact_match"] = exact_match(hypotheses, references, list(test["kind"]))
 
     def record() -> None:
         for name, lines in (("source", sources), ("reference", references), ("translation", hypotheses)):
             run.write(f"samples/test.{name}", "".join(line.replace("\n", " ") + "\n" for line in lines))
-        run.write("results.json", json.dumps(results, indent=2))
+        try:
+            scores = score_all(hypotheses, references, lang, tokenized=settings.tokenized)
+        except ValueError as error:  # of translations: the references were looked at before training
+            run.say(f"warning: {error}; scored as they stand")
+            scores = score_all(hypotheses, references, lang, tokenized=True)
+        scored = entry(
+            text, {"weights": "last"}, decoding, scores, len(references), float(np.exp(min(nll / tokens, 50)))
+        )
+        put(run.path, scored, **results)
+        run.say(f"test: perplexity {scored['ppl']:.2f}")
+        for name, score in scores.items():
+            run.say(f"test: {name} {score.score:.2f} {score.details} | {score.signature}")
 
     team.main_only(record)
-    run.say(f"test: {bleu}")
     if "exact_match" in results:
         run.say("exact match: " + ", ".join(f"{kind}s {share:.1f}%" for kind, share in results["exact_match"].items()))
     run.say(samples(sources, references, hypotheses, config.training.num_samples))

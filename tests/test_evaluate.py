@@ -68,7 +68,11 @@ def test_a_model_and_its_translations_have_the_same_scores(evaluate, model, file
     code, out, _ = evaluate(model, *texts, *options, "--output", str(tmp_path / "hypothesis"))
     assert code == 0
     again = evaluate("--hypothesis", str(tmp_path / "hypothesis"), *texts, "--lang", "de", "--json")
-    assert again[:2] == (0, out)
+    assert again[0] == 0
+    ours, theirs = (text.splitlines() for text in (out, again[1]))
+    assert theirs[:-1] == [line for line in ours[:-1] if not line.startswith("  ppl ")] != ours[:-1]
+    last, other = json.loads(ours[-1]), json.loads(theirs[-1])
+    assert last.pop("ppl") > 1 and other.pop("ppl") is None and last == other
     record = json.loads(out.splitlines()[-1])
     assert record["sentences"] == 3 and record["lang"] == "de" and record["baseline"] == {}
     assert record["sacrebleu"] == record["scores"]["sacrebleu"]["score"]
@@ -140,7 +144,7 @@ def test_errors_are_one_sentence_and_code_2(evaluate, model, files, texts, optio
 
 @pytest.mark.parametrize(
     "options",
-    ["", "m", "m --hypothesis h --reference r", "m --reference r", "m --testset t --source s",
+    ["", "m", "m --split test", "m --record --source s --reference r", "m --split test --testset t", "m --hypothesis h --reference r", "m --reference r", "m --testset t --source s",
      "m --source s --reference r --output no/where/out"],
 )  # fmt: skip
 def test_incomplete_command_lines(evaluate, options):

@@ -18,9 +18,9 @@ def test_quickstart_reaches_its_floor(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     run = tmp_path / "runs" / "quickstart"
     results = json.loads((run / "results.json").read_text())
-    assert results["test_bleu"] >= FLOOR
+    assert results["scores"][0]["scores"]["sacrebleu"]["score"] >= FLOOR
     assert results["exact_match"].keys() == {"date", "name", "number"}
     assert min(results["exact_match"].values()) > 70
-    ending = done.stdout[done.stdout.rindex("test: BLEU") :]
+    ending = done.stdout[done.stdout.rindex("test: sacrebleu") :]
     assert ending.count("  translation ") >= 3
     assert len((run / "samples" / "test.translation").read_text().splitlines()) == 1000

@@ -162,6 +162,22 @@ def test_all_scores_side_by_side():
     assert len({score.what for score in scores.values()}) == len(scores)
 
 
+def test_tokenised_text_is_scored_as_it_stands():
+    references = ["ein well-known mann , der &quot; ja &quot; sagt .", "zwei hunde laufen , sagt man ."]
+    hypotheses = ["ein well-known mann , der &quot; nein &quot; sagt .", "zwei hunde rennen , sagt man ."]
+    with pytest.raises(ValueError, match=r"already tokenised.*tokenized: true"):
+        score_all(hypotheses, references, "de")
+    scores = score_all(hypotheses, references, "de", tokenized=True)
+    assert list(scores) == ["multi_bleu", "paper_bleu", "sacrebleu", "chrf2", "length_ratio"]
+    assert scores["multi_bleu"].score == pytest.approx(
+        BLEU(tokenize="none").corpus_score(hypotheses, [references]).score
+    )
+    assert "tok:none" in scores["sacrebleu"].signature and "compounds:kept" in scores["multi_bleu"].signature
+    assert scores["length_ratio"].details == "17 / 17" and scores["paper_bleu"].details.endswith("ref_len=19)")
+    split = [line.replace("-", " @-@ ") for line in references]  # tokenizer.perl -a has split the hyphens
+    assert "paper_bleu" not in score_all(split, split, "de", tokenized=True)
+
+
 def test_paired_bootstrap():
     rng = random.Random(0)
     references = [" ".join(rng.choices("abcdefgh", k=12)) for _ in range(40)]

@@ -25,8 +25,12 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
     assert train_here(corpus, run, **changes) == 0
     output = capsys.readouterr().out
     results = json.loads((run / "results.json").read_text())
-    assert results["test_bleu"] > 90  # it must look at the source, and reverse it
-    assert results["signature"].startswith("nrefs:1|case:mixed")
+    (scored,) = results["scores"]
+    assert (scored["set"], scored["split"], scored["weights"], scored["sentences"]) == ("test", "test", "last", 60)
+    bleu = scored["scores"]["sacrebleu"]
+    assert bleu["score"] > 90 and scored["ppl"] < 1.5  # it must look at the source, and reverse it
+    assert bleu["signature"].startswith("nrefs:1|case:mixed")
+    assert json.loads((run / "data.json").read_text())["train"]["kept"] == 1500
     generation = json.loads((run / "generation_config.json").read_text())
     assert (generation["num_beams"], generation["length_penalty"], generation["length_penalty_type"]) == (
         2,
@@ -46,7 +50,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(corpus, tmp_path, capsys):
         "attention/step_200.png",
     }
     assert expected <= {str(path.relative_to(run)) for path in run.rglob("*")}
-    assert output.count("  translation ") >= 3 and "test: BLEU = " in output
+    assert output.count("  translation ") >= 3 and "test: sacrebleu " in output
     assert metrics(run, "valid_source_gain")[-1] > 1  # nats per token that the source is worth
     assert "warning: the translations ignore" not in output
     assert "1 process(es) x 1.0 micro-batch(es) of any size" in output
@@ -78,17 +82,35 @@ print(tok.batch_decode(ids, skip_special_tokens=True), model.config.source_lang,
     ]
     assert load_script("evaluate").main([str(run), *options]) == 0
     scored = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert scored["sacrebleu"] == pytest.approx(results["test_bleu"])
-    assert scored["signature"] == results["signature"]
+    assert scored["sacrebleu"] == pytest.approx(bleu["score"])
+    assert scored["signature"] == bleu["signature"]
+    assert scored["ppl"] == pytest.approx(results["scores"][0]["ppl"], rel=1e-5)
+    check_record(run, results, capsys)
     assert load_script("evaluate").main([str(run), "--all", *options]) == 0  # the curve over the checkpoints
     points = json.loads(capsys.readouterr().out.strip().splitlines()[-1])["points"]
     assert [point["step"] for point in points] == [600, 700]
-    assert points[-1]["sacrebleu"] == pytest.approx(results["test_bleu"], abs=0.01)
+    assert points[-1]["sacrebleu"] == pytest.approx(bleu["score"], abs=0.01)
     assert points[0]["sacrebleu"] > 50 and points[0]["paper_bleu"] > 0
     assert json.loads((run / "bleu_curve.json").read_text())["points"] == points
     assert (run / "bleu_curve.png").read_bytes().startswith(b"\x89PNG")
     assert load_script("evaluate").main([str(corpus), "--all", *options]) == 2
     assert "has no checkpoints" in capsys.readouterr().err
+
+
+def check_record(run, results, capsys):
+    """What `evaluate.py --record` adds stands beside what training wrote."""
+    evaluate, average = load_script("evaluate").main, load_script("average_checkpoints").main
+    assert evaluate([str(run), "--split", "test", "--record"]) == 0
+    again = json.loads((run / "results.json").read_text())
+    assert len(again["scores"]) == 1 and again["step"] == results["step"]  # the same text, weights and search
+    assert again["scores"][0]["scores"] == results["scores"][0]["scores"]
+    assert average([str(run), "--last", "2"]) == 0
+    assert evaluate([str(run / "averaged"), "--split", "valid", "--record", "--num_beams", "1"]) == 0
+    new = json.loads((run / "results.json").read_text())["scores"][1]
+    assert (new["set"], new["weights"], new["sentences"]) == ("valid", "average of steps 600, 700", 40)
+    assert new["checkpoints"] == ["step_600", "step_700"] and new["decoding"]["num_beams"] == 1
+    assert "recorded: " in capsys.readouterr().out
+    assert evaluate([str(run / "averaged" / "tokenizer.json"), "--split", "valid"]) == 2
 
 
 def check_tensorboard(run):
@@ -345,3 +367,17 @@ def test_a_tracker_that_is_not_there(corpus, tmp_path, capsys):
     assert "abacus" in capsys.readouterr().err
     assert train_here(corpus, tmp_path / "run", report_to="aim") == 2
     assert "error: --report_to aim needs its package: pip install aim" in capsys.readouterr().err
+
+
+def test_tokenised_test_text_is_said_before_training_and_scored_as_it_stands(corpus, tmp_path, capsys):
+    for path in corpus.glob("*.??"):
+        ending = " , &quot; ja ." if path.name == "test.de" else ""
+        lines = path.read_text(encoding="utf-8").splitlines()
+        (tmp_path / path.name).write_text("".join(f"{line}{ending}\n" for line in lines), encoding="utf-8")
+    changes = {"data_dir": tmp_path, "prepared_dir": tmp_path / "prepared", "max_steps": 1}
+    assert train_here(corpus, tmp_path / "run", **changes) == 2
+    assert "both sides are already tokenised" in (error := capsys.readouterr().err) and "tokenized: true" in error
+    assert not (tmp_path / "run").exists()
+    assert train_here(corpus, tmp_path / "run", **changes, tokenized="true") == 0
+    (scored,) = json.loads((tmp_path / "run" / "results.json").read_text())["scores"]
+    assert "multi_bleu" in scored["scores"] and "tok:none" in scored["scores"]["sacrebleu"]["signature"]

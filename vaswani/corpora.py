@@ -54,7 +54,11 @@ def with_recipe(config: RunConfig) -> RunConfig:
     if recipe is None:
         return config
     settings = {key: value for key, value in recipe.settings.items() if key not in config.given}
-    return config._replace(data=dataclasses.replace(config.data, **settings))
+    data, training = (
+        dataclasses.replace(group, **{key: value for key, value in settings.items() if hasattr(group, key)})
+        for group in (config.data, config.training)
+    )
+    return config._replace(data=data, training=training)
 
 
 def groups(data: DataConfig, split: str) -> list[tuple[Path, ...]] | None:
@@ -149,6 +153,15 @@ def read_pairs(data: DataConfig, split: str, counts: Counter) -> Iterator[Pair]:
 def origin(data: DataConfig, split: str) -> str:
     """What the text of a split is called, for messages."""
     return ", ".join(str(path) for group in groups(data, split) or [] for path in group) or data.dataset
+
+
+def set_name(data: DataConfig, split: str) -> str:
+    """What the text of a split is called in records, where no path belongs: newstest2014, test_2016_flickr, ..."""
+    if data.recipe:
+        return getattr(RECIPES[data.recipe], split).name.split()[0]  # without its " (test)"
+    if data.dataset and not data.data_dir:
+        return f"{Path(data.dataset).name} {getattr(data, f'{split}_split')}"
+    return ", ".join(Path(file).name for file in getattr(data, f"{split}_files"))
 
 
 def inputs(data: DataConfig, digest: Callable[[Path], str]) -> list:

@@ -1,8 +1,12 @@
 """Section 5.4: what training minimises, as one module: token ids in, loss sums out. Gradients are synchronised round it."""
 
+from collections.abc import Iterable
+
+import numpy as np
 import torch
 from torch import nn
 
+from .batching import by_length, collate
 from .loss import Loss, chunked_cross_entropy, label_smoothed_cross_entropy
 from .modeling_vaswani import VaswaniForSeq2SeqLM, shift_right
 
@@ -33,3 +37,37 @@ class Objective(nn.Module):
         if half:  # its gradients need the scale of the loss before they are rounded: autograd has to take them
             return label_smoothed_cross_entropy(self.model.lm_head(hidden), labels, epsilon, spread=self.spread)
         return chunked_cross_entropy(hidden, self.model.lm_head.weight, labels, epsilon, spread=self.spread)
+
+
+def by_longer_side(dataset, max_tokens: int = 4096) -> list[np.ndarray]:
+    """Rows of a tokenised dataset in batches of similar length, of at most `max_tokens` padded positions a side."""
+    lengths = [dataset.data[f"{side}_length"].to_numpy() for side in ("source", "target")]
+    return by_length(np.maximum(*lengths), max_tokens)
+
+
+def on_device(dataset, rows: np.ndarray, pad_token_id: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Rows of a tokenised dataset as `Objective` takes them."""
+    return {name: x.to(device) for name, x in collate(dataset, rows, pad_token_id).items()}
+
+
+@torch.no_grad()
+def summed_nll(
+    objective: Objective, dataset, batches: Iterable[np.ndarray], pad_token_id: int, other_sources: bool = False
+) -> torch.Tensor:
+    """Sum of -log p over the target tokens, EOS counted, without smoothing, and their number: (2,), in float64 where the
+    device has it. The exponential of the quotient is the perplexity.
+
+    With `other_sources` every target is given the source of its neighbour in length.
+    """
+    was_training = objective.training
+    objective.eval()
+    device = objective.model.device
+    sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    for rows in batches:
+        inputs = on_device(dataset, rows, pad_token_id, device)
+        if other_sources:
+            inputs |= {name: inputs[name].roll(1, dims=0) for name in ("input_ids", "attention_mask")}
+        loss = objective(**inputs)
+        sums += torch.stack((loss.nll, loss.tokens)).to(sums)
+    objective.train(was_training)
+    return sums

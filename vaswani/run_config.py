@@ -231,6 +231,7 @@ class TrainingConfig:
     keep_checkpoints: int = option(20, "checkpoints that are kept: the newest ones")
     keep_best: int = option(0, "and the best ones, by the validation of the same step")
     keep_every: int | None = option(None, "and those of steps that this divides, for averaging")
+    tokenized: bool = option(False, "the text is Moses-tokenised: it is scored as it stands, and not tokenised again")
     num_beams: int = option(4, "beam for the test set, and the trained model's default")
     length_penalty: float = option(0.6, "alpha of the length penalty, likewise")
     num_samples: int = option(5, "translations that are printed")

@@ -1,6 +1,6 @@
 """The run folder, the record of a training:
 
-config.yaml, environment.json, metrics.jsonl, validations.txt, results.json, curves.png, samples/, attention/, checkpoints/,
+config.yaml, environment.json, data.json, metrics.jsonl, validations.txt, results.json, curves.png, samples/, attention/, checkpoints/,
 and the final model with its tokenizer at the root.
 """
 
@@ -40,7 +40,7 @@ from .run_config import (
 MAY_CHANGE_ON_RESUME = {
     "output_dir", "fresh", "dry_run", "overfit_one_batch", "max_steps", "max_tokens", "mixed_precision", "attention",
     "num_threads", "process_timeout", "log_steps", "report_to", "eval_steps", "eval_sentences", "early_stopping_patience",
-    "figures", "save_steps", "keep_checkpoints", "keep_best", "keep_every", "num_beams", "length_penalty", "num_samples",
+    "figures", "tokenized", "save_steps", "keep_checkpoints", "keep_best", "keep_every", "num_beams", "length_penalty", "num_samples",
     "prepared_dir", "num_workers", "gradient_checkpointing", "torch_compile", "find_max_tokens", "data_dir",
 }  # fmt: skip
 LOCK = ".lock"
@@ -58,7 +58,8 @@ class RunFolder:
     """
 
     def __init__(self, config: RunConfig, data: Path, main: bool, code: dict):
-        self.path, self.main, self.config, self.data = Path(config.training.output_dir), main, config, data.name
+        self.path, self.main, self.config = Path(config.training.output_dir), main, config
+        self.data, self.report = data.name, data / "report.json"
         self.code, self.lock = code, None
         self.metrics, self.track = None, None
 
@@ -97,6 +98,7 @@ class RunFolder:
         }
         who = {"host": platform.node(), "process": os.getpid()}
         self.write("environment.json", json.dumps(environment | who, indent=2))
+        self.write("data.json", self.report.read_text(encoding="utf-8"))
         for name in ("samples", "attention", "checkpoints"):
             (path / name).mkdir(exist_ok=True)
         self.metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")

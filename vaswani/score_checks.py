@@ -9,7 +9,7 @@ MOSES_TOKENS = re.compile(r"&(?:quot|apos|amp|lt|gt|#124|#91|#93);|(?<= )@-@(?= 
 SPLIT_HYPHENS = re.compile(r"##AT##-##AT##|(?<= )@-@(?= )")
 STOPS = re.compile(r"[^\W_] ?[.,](?=\s|$)")  # periods and commas behind words: tokenised, a space stands before them
 WORDS = re.compile(r"[^\W\d_]{2,}")
-PLAIN = "give plain text, or call paper_bleu with tokenize=False and both sides tokenised alike"
+PLAIN = "give plain text, or say that both sides are tokenised alike (tokenized: true, --tokenized, tokenize=False)"
 
 
 def check_lines(lines: Sequence[str], references: Sequence[str], lang: str = "", what: str = "translations") -> None:

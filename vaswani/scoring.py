@@ -4,6 +4,7 @@
 comparable since 2018. On the same translations the first is about one point higher, so each comes with its name.
 """
 
+import contextlib
 import functools
 import importlib
 import math
@@ -115,6 +116,12 @@ WHAT = {
     "length_ratio": "tokens of the translations per token of the reference: below 1, BLEU subtracts for brevity",
 }
 
+WHAT_OF_TOKENS = WHAT | {
+    "multi_bleu": "multi-bleu.perl on the tokens as they stand, cased",
+    "paper_bleu": "the same with compounds split at hyphens, as the paper's",
+    "sacrebleu": "sacreBLEU on the tokens as they stand",
+}
+
 
 class Score(NamedTuple):
     score: float  # 0 to 100; the length ratio is 1 for equal lengths
@@ -138,27 +145,37 @@ def sacrebleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: st
     return Score(result.score, metric.get_signature().format(), str(result).split(" = ", 1)[1].split(" ", 1)[1])
 
 
-def score_all(hypotheses: Sequence[str], references: Sequence[str], lang: str) -> dict[str, Score]:
-    """Every number that is asked for, by name: paper_bleu (plain, and as T2T's script since 2018), sacrebleu (13a and
-    intl), chrf2, length_ratio; each with its signature and what it is.
+def score_all(
+    hypotheses: Sequence[str], references: Sequence[str], lang: str, *, tokenized: bool = False
+) -> dict[str, Score]:
+    """Every number that is asked for, by name, each with its signature and what it is: `WHAT`, or for text that is
+    `tokenized` already, on both sides, `WHAT_OF_TOKENS`.
 
     Raises:
         ValueError: as `paper_bleu`.
     """
-    paper, in_ascii = (
-        paper_bleu(hypotheses, references, lang=lang, replace_unicode_punctuation=replace) for replace in (False, True)
-    )
+
+    def paper(**options) -> PaperBleu:
+        return paper_bleu(hypotheses, references, lang=lang, tokenize=not tokenized, **options)
+
+    found = {}
+    if tokenized:
+        bleu = found["multi_bleu"] = paper(split_compounds=False)
+        with contextlib.suppress(ValueError):  # hyphens that are split already
+            found["paper_bleu"] = paper()
+        tokenizers = {"sacrebleu": "none"}
+    else:
+        bleu = found["paper_bleu"] = paper()
+        found["paper_bleu_ascii"] = paper(replace_unicode_punctuation=True)
+        tokenizers = {"sacrebleu": "13a", "sacrebleu_intl": "intl"}
+    scores = {name: Score(x.score, x.signature, str(x).split(", ", 1)[1]) for name, x in found.items()}
+    scores |= {name: sacrebleu(hypotheses, references, tokenizer) for name, tokenizer in tokenizers.items()}
     chrf = CHRF()
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)]).score
-    scores = [
-        Score(paper.score, paper.signature, str(paper).split(", ", 1)[1]),
-        Score(in_ascii.score, in_ascii.signature, str(in_ascii).split(", ", 1)[1]),
-        sacrebleu(hypotheses, references),
-        sacrebleu(hypotheses, references, "intl"),
-        Score(chrf_score, chrf.get_signature().format(), ""),
-        Score(paper.ratio, paper.signature, f"{paper.hyp_len} / {paper.ref_len}"),
-    ]
-    return {name: score._replace(what=WHAT[name]) for name, score in zip(WHAT, scores, strict=True)}
+    scores["chrf2"] = Score(chrf_score, chrf.get_signature().format(), "")
+    scores["length_ratio"] = Score(bleu.ratio, bleu.signature, f"{bleu.hyp_len} / {bleu.ref_len}")
+    what = WHAT_OF_TOKENS if tokenized else WHAT
+    return {name: score._replace(what=what[name]) for name, score in scores.items()}
 
 
 class Comparison(NamedTuple):

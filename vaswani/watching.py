@@ -6,9 +6,9 @@ import time
 import numpy as np
 import torch
 
-from .batching import by_length, collate
 from .checkpoint import Progress, not_a_number
 from .diagnostics import all_alike, effective_batch, ignores_source, stuck
+from .objective import by_longer_side, summed_nll
 from .pipeline_vaswani import VaswaniTranslationPipeline
 from .plots import attention_heads, training_curves
 from .processes import Team
@@ -82,11 +82,6 @@ class StepLog:
         self._begin()
 
 
-def on_device(dataset, rows, pad_token_id: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Rows of a tokenised dataset as the objective takes them."""
-    return {name: x.to(device) for name, x in collate(dataset, rows, pad_token_id).items()}
-
-
 class Validation:
     """Validates: loss and perplexity of the whole set, BLEU and samples of greedy translations, the use of the source.
 
@@ -95,15 +90,13 @@ class Validation:
         valid: the tokenised validation set, with its text.
     """
 
-    MAX_TOKENS = 4096  # padded positions a side in one batch
     PROBES = 8  # batches on which the use of the source is measured
 
     def __init__(self, config: RunConfig, accelerator, team: Team, objective, tokenizer, valid, run: RunFolder):
         self.settings, self.accelerator, self.team = config.training, accelerator, team
         self.objective, self.tokenizer, self.valid, self.run = objective, tokenizer, valid, run
         self.model = accelerator.unwrap_model(objective).model
-        lengths = [valid.data[f"{side}_length"].to_numpy() for side in ("source", "target")]
-        self.groups = by_length(np.maximum(*lengths), self.MAX_TOKENS)
+        self.groups = by_longer_side(valid)
         several = [rows for rows in self.groups if len(rows) > 1]  # a pair alone has no neighbour to take a source from
         self.probes = several[:: max(1, -(-len(several) // self.PROBES))]
         chosen = valid.select(range(min(self.settings.eval_sentences or len(valid), len(valid))))
@@ -141,25 +134,12 @@ class Validation:
         if self.settings.figures and self.team.main:
             self.draw(progress.step)
 
-    @torch.no_grad()
     def nll(self, groups: list[np.ndarray], other_sources: bool = False) -> float:
-        """Mean -log p per target token, EOS counted, without smoothing: its exponential is the perplexity.
-
-        With `other_sources` every target is given the source of its neighbour in length.
-        """
-        self.objective.eval()
-        device = self.accelerator.device
-        sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
-        objective = self.accelerator.unwrap_model(self.objective)
-        for rows in groups[self.team.rank :: self.team.world]:
-            inputs = on_device(self.valid, rows, self.tokenizer.pad_token_id, device)
-            if other_sources:
-                inputs |= {name: inputs[name].roll(1, dims=0) for name in ("input_ids", "attention_mask")}
-            with self.accelerator.autocast():
-                loss = objective(**inputs)
-            sums += torch.stack((loss.nll, loss.tokens)).to(sums)
+        """Mean -log p per target token, over all processes; see `summed_nll`."""
+        objective, own = self.accelerator.unwrap_model(self.objective), groups[self.team.rank :: self.team.world]
+        with self.accelerator.autocast():
+            sums = summed_nll(objective, self.valid, own, self.tokenizer.pad_token_id, other_sources)
         nll, tokens = self.accelerator.reduce(sums, "sum").tolist()
-        self.objective.train()
         return nll / tokens
 
     def draw(self, step: int) -> None:

@@ -267,7 +267,7 @@ RECIPES = {
             ),
             tokenised("newstest2013 (dev)", 3_000, "newstest2013.tok.{side}", exact=True),
             tokenised("newstest2014 (test)", 3_003, "newstest2014.tok.{side}", exact=True),
-            ENDE,
+            {**ENDE, "tokenized": True},
             note="a model of it writes Moses tokens: tokenising them again before scoring spoils the score",
         ),
         Recipe(
