@@ -79,6 +79,13 @@ def hardware_flops(hours: float, gpus: int = 8, gpu: str = "P100") -> float:
     return hours * 3600 * gpus * SUSTAINED_FLOPS[gpu]
 
 
+PEAK_FLOPS = {"V100": 125e12, "A100": 312e12, "H100": 989e12, "H200": 989e12}
+"""Dense half precision (bfloat16, the V100 float16), as their makers state: of today's machines, to plan with."""
+
+TOKENS_PER_EPOCH = {"de": 1.35e8, "fr": 1.33e9}
+"""Target tokens of WMT14 in pieces, by target language; inferred from the logs of fairseq's runs."""
+
+
 # ------------------------------------------------------------------------------------------------------ Table 3, sec. 6.2
 @dataclass(frozen=True)
 class Variation:

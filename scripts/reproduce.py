@@ -1,0 +1,126 @@
+"""Reproduces a table of the paper, or one row of it: data, training, averaging, scores, and the table beside the paper's.
+
+    python scripts/reproduce.py table2 --row en_de_base                        # Table 2, English to German, base
+    python scripts/reproduce.py table3                                         # all 20 rows
+    python scripts/reproduce.py multi30k --data_dir FOLDER                     # Table 3 scaled down to Multi30k, 22 runs
+    python scripts/reproduce.py table2 --plan                                  # steps, tokens, FLOPs, GPU-hours; trains nothing
+    python scripts/reproduce.py --rehearse --output-dir FOLDER                 # every step of every row, at toy scale
+
+What is done is skipped, and what was interrupted continues: the same command again. Training is `accelerate launch`, which takes
+all GPUs of a machine, or what --accelerate_config says. Further options (--data_dir, --max_tokens, ...) go to training as they
+are. OUTPUT_DIR/TABLE/ROW/seed_N are the run folders, OUTPUT_DIR/results.json and results.md what came out.
+"""
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+from vaswani import reproduction
+from vaswani.paper import PEAK_FLOPS
+from vaswani.reproduction import BEAM, TABLES, Row
+from vaswani.run_config import exit_code, positive
+
+HERE = Path(__file__).parent
+
+
+def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(
+        "table", nargs="?", choices=list(TABLES), help="default, to plan or rehearse: table2 and table3"
+    )
+    parser.add_argument("--row", nargs="+", metavar="ROW", help="only these; an unknown one lists them all")
+    parser.add_argument("--seeds", type=positive, default=1, help="runs of each row, with seeds 1, 2, ... (1)")
+    parser.add_argument(
+        "--base_seeds", "--base-seeds", type=positive, help="runs of the base row, where it is to have more"
+    )
+    parser.add_argument("--output_dir", "--output-dir", type=Path, default=Path("runs"), help="(runs)")
+    parser.add_argument("--accelerate_config", "--accelerate-config", help="as configs/accelerate/gpu8.yaml")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="print what it would take, and stop")
+    what.add_argument("--rehearse", action="store_true", help="toy scale, on the embedded corpus")
+    parser.add_argument("--gpu", nargs="+", default=["H100"], choices=list(PEAK_FLOPS), help="to plan for (H100)")
+    parser.add_argument(
+        "--mfu", nargs="+", type=float, default=[0.25, 0.4, 0.5], help="share of the GPU's peak to plan with"
+    )
+    options, more = parser.parse_known_args(argv)
+    if options.table is None and (options.row or not (options.plan or options.rehearse)):
+        parser.error("say which table: " + ", ".join(TABLES))
+    if more and (options.plan or options.rehearse):
+        parser.error(f"unknown option {more[0]}; options for training are for real runs")
+    return options, more
+
+
+def script(name: str):
+    """Another script, as a module. Rehearsals stay in one process: starting one takes longer than its toy work."""
+    spec = importlib.util.spec_from_file_location(f"script_{name}", HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Stopped(Exception):
+    """A step has ended with an exit code and said why."""
+
+
+def do(name: str, words: list[str], launch: list[str] | None = None) -> None:
+    """Runs a script to its end: in this process, or by `launch`."""
+    print(f"+ scripts/{name}.py {' '.join(words)}", flush=True)
+    code = subprocess.call([*launch, str(HERE / f"{name}.py"), *words]) if launch else script(name).main(words)
+    if code:
+        raise Stopped(code)
+
+
+def reproduce(row: Row, seed: int, options: argparse.Namespace, more: list[str]) -> None:
+    """One row with one seed: what is done is skipped."""
+    run = row.run(options.output_dir, seed)
+    words = [str(row.config), *row.words(), *more, "--seed", str(seed), "--output_dir", str(run)]
+    steps = row.settings(*more).training.max_steps
+    launch = None
+    if not options.rehearse:
+        launch = [sys.executable, "-m", "accelerate.commands.launch"]
+        launch += ["--config_file", options.accelerate_config] if options.accelerate_config else []
+    if not reproduction.is_trained(run, steps):
+        do("prepare_data", words)  # by one process, before others wait for it
+        do("train", words, launch)
+    model = run
+    if row.average:
+        model = run / "averaged"
+        if not reproduction.is_averaged(run, row.average, steps):
+            do("average_checkpoints", [str(run), "--last", str(row.average)])
+    if reproduction.scored(row, run) is None:
+        do("evaluate", [str(model), "--split", row.split, "--num_beams", str(BEAM), "--record"])
+
+
+def run(options: argparse.Namespace, more: list[str]) -> None:
+    tables = [options.table] if options.table else ["table2", "table3"]
+    rows = [row for table in tables for row in reproduction.rows_of(table, options.row)]
+    if options.plan:
+        for row in rows:
+            print(f"{row.table} {row.name}: {row.config.relative_to(HERE.parent)}, scored on its {row.split} text, "
+                  + (f"mean of the last {row.average} checkpoints" if row.average else "last weights"))  # fmt: skip
+        print(reproduction.plan(rows, options.seeds, options.gpu, options.mfu))
+        return
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    if options.rehearse:
+        rows = [reproduction.rehearsed(row, options.output_dir) for row in rows]
+    for row in rows:
+        for seed in range(1, (options.base_seeds or options.seeds if row.name == "base" else options.seeds) + 1):
+            reproduce(row, seed, options, more)
+            path = reproduction.write(options.output_dir, options.rehearse)
+    print(path.with_suffix(".md").read_text(encoding="utf-8") + f"written: {path}, {path.with_suffix('.md').name}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    options, more = parse(argv)
+    try:
+        return exit_code(lambda: run(options, more))
+    except Stopped as stopped:
+        return stopped.args[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""scripts/reproduce.py: from the name of a table to the numbers beside the paper's."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from accelerate.state import AcceleratorState
+from load_script import ROOT, load_script
+
+from vaswani.reproduction import rows_of
+
+KEYS = {"table", "row", "seed", "ppl", "bleu", "parameters", "flops", "paper_bleu", "paper_ppl", "verdict"}
+SCRIPT = str(ROOT / "scripts" / "reproduce.py")
+
+
+def reproduce(*words: str) -> int:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return load_script("reproduce").main(list(words))
+
+
+def test_the_chain_of_a_row_of_table_2_and_two_of_table_3(tmp_path, capsys):
+    folder = ["--rehearse", "--output-dir", str(tmp_path)]
+    assert reproduce("table2", "--row", "en_de_base", *folder) == 0
+    out = capsys.readouterr().out
+    steps = [line.split()[1].removeprefix("scripts/") for line in out.splitlines() if line.startswith("+ ")]
+    assert steps == ["prepare_data.py", "train.py", "average_checkpoints.py", "evaluate.py"]
+    assert reproduce("table3", "--row", "base", "d_smoothing_0.0", *folder) == 0
+    out = capsys.readouterr().out
+    steps = [line.split()[1].removeprefix("scripts/") for line in out.splitlines() if line.startswith("+ ")]
+    assert steps == ["evaluate.py", "prepare_data.py", "train.py", "evaluate.py"]  # the base model was trained before
+    lines = json.loads((tmp_path / "results.json").read_text())
+    assert [(line["table"], line["row"]) for line in lines] == [
+        ("table2", "en_de_base"), ("table3", "base"), ("table3", "d_smoothing_0.0")
+    ]  # fmt: skip
+    for line in lines:
+        assert line.keys() >= KEYS and line["seed"] == 1 and line["verdict"] == "rehearsal: not comparable"
+        assert 1 < line["ppl"] < 120 and 0 <= line["bleu"] < 100  # 350 entries: it has learned something
+    assert (
+        lines[0]["set"] == "test" and lines[0]["weights"].startswith("average of steps ") and lines[0]["steps"] == 160
+    )
+    assert lines[1]["set"] == "valid" and lines[1]["weights"] == "last" and lines[1]["paper_ppl"] == 4.92
+    table = (tmp_path / "results.md").read_text().splitlines()
+    assert len(table) == 5 and "| 27.3 |" in table[2]
+    assert reproduce("table3", "--row", "base", *folder) == 0
+    assert "+ scripts" not in capsys.readouterr().out  # all is done
+
+
+def test_plans_and_mistakes(tmp_path, capsys):
+    assert reproduce("table2", "--plan", "--gpu", "A100", "--mfu", "0.3", "--seeds", "2") == 0
+    out = capsys.readouterr().out
+    assert "| en_de_base | 100,000 | 5.00e+09 | 18.5 | 381 | 1.91e+18 | 5.66 |" in out and "A100 hours at 30%" in out
+    assert reproduce("table3", "--row", "nonsense", "--plan") == 2
+    assert "choose from base" in capsys.readouterr().err
+    for words in (["--row", "base"], ["table3", "--plan", "--max_tokens", "9"], [], ["table4"]):
+        with pytest.raises(SystemExit):
+            reproduce(*words)
+    assert reproduce("table3", "--row", "base", "--output_dir", str(tmp_path), "--no_such_setting", "1") == 2
+    assert "--help" in capsys.readouterr().err and not list(tmp_path.rglob("seed_1"))
+
+
+def test_a_failing_step_ends_it_with_its_code(tmp_path, capsys):
+    """A real run, whose text is not there."""
+    words = ["multi30k", "--row", "base", "--output_dir", str(tmp_path), "--data_dir", str(tmp_path / "nowhere")]
+    assert reproduce(*words, "--prepared_dir", str(tmp_path / "prepared")) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_whole_rehearsal_stopped_and_continued(tmp_path):
+    command = [sys.executable, SCRIPT, "--rehearse", "--output-dir", str(tmp_path)]
+    began = time.monotonic()
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for line in first.stdout:
+        if line.startswith("+ scripts/train.py") and "en_de_big" in line:
+            break
+    for line in first.stdout:
+        if line.startswith("step 50/"):
+            break
+    first.send_signal(signal.SIGTERM)
+    rest = first.communicate(timeout=60)[0]
+    assert first.returncode == 128 + signal.SIGTERM and "stopped by signal 15" in rest
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    assert "continuing from" in done.stdout and "en_de_base/seed_1 " not in done.stdout.split("+ scripts/train.py")[1]
+    lines = json.loads((tmp_path / "results.json").read_text())
+    assert [line["row"] for line in lines] == [row.name for t in ("table2", "table3") for row in rows_of(t)]
+    assert time.monotonic() - began < 600

@@ -1,0 +1,100 @@
+"""The paper's tables as runs: what they take, where they are, what is said of their results."""
+
+import json
+from pathlib import Path
+
+import pytest
+from load_script import ROOT
+
+from vaswani import paper, reproduction
+from vaswani.reproduction import Row, rows_of
+from vaswani.run_config import UserError, flat, read_config
+
+MAY_DIFFER = {"output_dir", "keep_checkpoints", "d_k", "d_v", "save_steps"}
+
+
+def test_the_rows_are_the_papers():
+    assert [row.name for row in rows_of("table3")] == [row.name for row in paper.TABLE3]
+    assert {row.name: row.bleu for row in rows_of("table2")} == {
+        "en_de_base": 27.3, "en_de_big": 28.4, "en_fr_base": 38.1, "en_fr_big": 41.8, "en_fr_big_untied": 41.8
+    }  # fmt: skip
+    assert [row.average for row in rows_of("table2")] == [5, 20, 5, 20, 20]
+    assert all(row.average is None and row.split == "valid" for row in rows_of("table3"))
+    with pytest.raises(UserError, match=r"table3 has no row 'a_heads_3': choose from base, a_heads_1"):
+        rows_of("table3", ["a_heads_3"])
+
+
+@pytest.mark.parametrize("name", ["base", "big"])
+def test_what_table_3_shares_with_table_2_is_one_training(name):
+    (row,) = rows_of("table3", [name])
+    shared, own = (flat(read_config([str(path)])) for path in (row.config, ROOT / "configs/table3" / f"{name}.yaml"))
+    assert {key for key in shared if shared[key] != own[key]} <= MAY_DIFFER
+    assert row.run(Path("runs"), 1) == rows_of("table2", [f"en_de_{name}"])[0].run(Path("runs"), 1)
+
+
+def test_multi30k_has_the_analogues_of_every_row_but_those_of_width_64():
+    rows = {row.name: row.settings().model for row in rows_of("multi30k")}
+    assert len(rows) == 20  # and two more seeds of the base row: 22 runs
+    for name, model in rows.items():
+        widths = model.num_heads * (model.d_k or model.d_model // model.num_heads)
+        assert name.startswith("b_") or widths == model.d_model
+    likes = {like for like, _ in reproduction.SCALED.values()}
+    assert likes == {row.name for row in paper.TABLE3}
+
+
+def test_the_plan_is_that_of_the_arithmetic():
+    planned = {row.name: reproduction.planned(row) for row in [*rows_of("table2"), *rows_of("table3")]}
+    expected = {"en_de_base": (381, 9.53e17, 64), "en_de_big": (1291, 9.68e18, 654), "en_fr_base": (366, 9.15e17, 62),
+                "en_fr_big": (1260, 9.45e18, 636)}  # fmt: skip
+    for name, (pair, flops, minutes) in expected.items():
+        assert planned[name]["flops_per_pair"] / 1e6 == pytest.approx(pair, abs=0.5)
+        assert planned[name]["flops"] == pytest.approx(flops, rel=0.002)
+        assert 60 * reproduction.gpu_hours(planned[name]["flops"], "H100", 0.25) == pytest.approx(minutes, rel=0.01)
+    epochs = [planned[name]["epochs"] for name in expected]
+    assert epochs == pytest.approx([19, 56, 1.9, 5.7], rel=0.03)
+    like_base = [x["flops"] for name, x in planned.items() if name in {row.name for row in paper.TABLE3[:-1]}]
+    assert len(like_base) == 19 and sum(like_base) == pytest.approx(1.86e19, rel=0.005)
+    rows = [row for table in ("table2", "table3") for row in rows_of(table) if row.name != "en_fr_big_untied"]
+    last = reproduction.plan(rows, 1, ["H100"], [0.25, 0.4]).splitlines()[-1]
+    assert "3.87e+19 | 43.47 | 27.17 |" in last  # one seed of everything, each training once
+
+
+def line(row: str, bleu: float, seed: int = 1, table: str = "multi30k") -> dict:
+    published = {r.name: r for r in rows_of(table)}[row].bleu
+    return {"table": table, "row": row, "seed": seed, "bleu": bleu, "paper_bleu": published}
+
+
+def test_verdicts():
+    for bleu, expected in ((26.3, "inside"), (26.4, "above"), (25.2, "below")):
+        lines = [line("base", bleu, table="table3")]
+        assert reproduction.verdict(lines[0], lines) == expected
+    base = [line("base", 30.0 + x, seed) for seed, x in enumerate((-0.2, 0.0, 0.2), start=1)]  # two deviations: 0.4
+    for row, bleu, expected in (
+        ("a_heads_1", 29.0, "as in the paper"), ("a_heads_1", 31.0, "not as in the paper"),
+        ("a_heads_1", 30.3, "within the spread of seeds"), ("a_heads_8", 30.3, "as in the paper"),
+        ("big", 29.0, "not as in the paper"), ("big", 30.5, "as in the paper"),
+    ):  # fmt: skip
+        new = line(row, bleu)
+        assert reproduction.verdict(new, [*base, new]) == expected
+    assert reproduction.verdict(base[0], base) == "-"
+    assert reproduction.verdict(line("big", 31.0), [base[0], line("big", 31.0)]) == "-"  # no spread is known
+
+
+def test_what_counts_as_done(tmp_path):
+    run = tmp_path / "run"
+    (run / "averaged").mkdir(parents=True)
+    row = Row("table2", "x", Path("x.yaml"), "test", average=2)
+    entry = {"split": "test", "weights": "last", "decoding": {"num_beams": 4}}
+    averaged = entry | {"weights": "average of steps 1, 2", "checkpoints": ["step_1", "step_2"]}
+    assert not reproduction.is_trained(run, 2) and not reproduction.is_averaged(run, 2, 2)
+    for scores, found in (([], None), ([entry], None), ([entry, averaged], averaged),
+                          ([averaged | {"split": "valid"}], None), ([averaged | {"decoding": {"num_beams": 1}}], None),
+                          ([averaged | {"checkpoints": ["step_2"], "weights": "step 2"}], None)):  # fmt: skip
+        (run / "results.json").write_text(json.dumps({"step": 2, "scores": scores}))
+        assert reproduction.scored(row, run) == found
+    assert not reproduction.is_trained(run, 2)  # its model is missing
+    (run / "config.json").touch()
+    assert reproduction.is_trained(run, 2) and not reproduction.is_trained(run, 3)
+    (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": ["step_1", "step_2"]}))
+    assert reproduction.is_averaged(run, 2, 2) and not reproduction.is_averaged(run, 2, 3)
+    assert not reproduction.is_averaged(run, 5, 2)
