@@ -21,16 +21,22 @@ from transformers import (
     TrainerCallback,
 )
 
-from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.batching import TokenBatches, collate
 from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
 from vaswani.embedding_vaswani import sinusoids
 from vaswani.loss import IGNORE
 from vaswani.objective import Objective
 from vaswani.optim import adam, set_rate
+from vaswani.run_config import DataConfig, ModelSettings, RunConfig, TrainingConfig
+from vaswani.starting import starting_model
 from vaswani.tokenization_vaswani import train_tokenizer
 
 PAD = 0
+
+
+def any_tokenizer() -> PreTrainedTokenizerFast:
+    """Texts are token ids already: it only says which id pads and which one ends."""
+    return train_tokenizer(["a"], 300)
 
 
 class Work(NamedTuple):
@@ -60,16 +66,14 @@ def ours(work: Work) -> None:
     bf16 = computes_bf16() or work.device == "cuda"
     if work.device == "cpu":
         keep_freed_memory()
-        if not bf16:
-            fast_float32()
-    config = VaswaniConfig(**work.sizes)
-    config._attn_implementation = work.options.attention or ("eager" if work.device == "cpu" else "sdpa")
-    model = VaswaniForSeq2SeqLM(config).to(work.device)
-    if work.options.gradient_checkpointing:
-        model.activation_checkpointing_enable()
-    if work.options.compile:
-        model.model.encoder.compile(dynamic=True)
-        model.model.decoder.compile(dynamic=True)
+        fast_float32()
+    sizes, chosen = dict(work.sizes), work.options
+    training = TrainingConfig(
+        vocab_multiple=sizes.pop("vocab_size"), attention=chosen.attention or "auto", torch_compile=chosen.compile,
+        gradient_checkpointing=chosen.gradient_checkpointing,
+    )  # fmt: skip
+    config = RunConfig("benchmark", DataConfig(), ModelSettings(**sizes), training)
+    model = starting_model(config, any_tokenizer(), 0, torch.device(work.device)).to(work.device)
     objective, optimizer = Objective(model).train(), adam(model.parameters(), fused=True)
     set_rate(optimizer, 1e-4)
     for inputs, tokens in own_batches(work):
@@ -113,6 +117,7 @@ def plain_loop(work: Work, model: nn.Module, logits: Callable, bf16: bool) -> No
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        del scores, loss  # the logits of a base model are large, and the others want memory in their turn
         work.turn(tokens)
 
 
@@ -179,8 +184,7 @@ def trainer(work: Work, bf16: bool = False) -> None:
     """Seq2SeqTrainer with its defaults: random batches, of as many sentences as hold `tokens_per_batch` target tokens."""
     model = marian_model(work)
     lengths = lengths_of(work.dataset, "labels")
-    tokenizer: PreTrainedTokenizerFast = train_tokenizer(["a"], 300)  # the collator pads with it
-    collator, after = DataCollatorForSeq2Seq(tokenizer, model=model), AfterStep(work.turn)
+    collator, after = DataCollatorForSeq2Seq(any_tokenizer(), model=model), AfterStep(work.turn)
     with tempfile.TemporaryDirectory() as folder:
         arguments = Seq2SeqTrainingArguments(
             folder, per_device_train_batch_size=round(work.options.tokens_per_batch / np.mean(lengths)),
