@@ -98,3 +98,14 @@ def test_what_counts_as_done(tmp_path):
     (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": ["step_1", "step_2"]}))
     assert reproduction.is_averaged(run, 2, 2) and not reproduction.is_averaged(run, 2, 3)
     assert not reproduction.is_averaged(run, 5, 2)
+
+
+def test_the_figure_needs_several_seeds_of_the_base_row(tmp_path, monkeypatch):
+    lines = [line(row.name, 25.0) | {"ppl": 8.0, "paper_ppl": row.ppl} for row in rows_of("multi30k")]
+    monkeypatch.setattr(reproduction, "collect", lambda *_: lines)
+    monkeypatch.setattr(reproduction, "as_table", lambda _: "")
+    reproduction.write(tmp_path)
+    assert not (tmp_path / "multi30k.png").exists()
+    lines.append(lines[0] | {"bleu": 25.5, "ppl": 7.9, "seed": 2})
+    assert reproduction.write(tmp_path) == tmp_path / "results.json"
+    assert (tmp_path / "multi30k.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,6 @@
 """Figures of a run and of its data, drawn from their records."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -131,3 +131,33 @@ def _summary(when: str, counts: dict) -> str:
 def _quantile(counts: list[int], share: float) -> int:
     """The least length that `share` of the texts do not exceed."""
     return next((length for length, so_far in enumerate(accumulate(counts)) if so_far >= share * sum(counts)), 0)
+
+
+def differences(rows: list[dict], spread: dict[str, float], path: Path, title: str) -> None:
+    """Rows of a table against its base row: BLEU and perplexity, the paper's differences beside ours.
+
+    Args:
+        rows: {"row", "bleu", "ppl": ours less our base row's, "paper_bleu", "paper_ppl": the paper's likewise}.
+        spread: by "bleu" and "ppl", two standard deviations of our base row over its seeds, drawn as a band.
+    """
+    plt = _pyplot()
+    figure, panels = plt.subplots(1, 2, figsize=(10, 0.3 * len(rows) + 1.4), sharey=True, layout="constrained")
+    places = [
+        -i - 0.6 * sum(a["row"][:2] != b["row"][:2] for a, b in pairwise(rows[: i + 1])) for i in range(len(rows))
+    ]
+    for axes, (key, label) in zip(panels, {"bleu": "BLEU", "ppl": "perplexity per piece"}.items(), strict=True):
+        axes.axvspan(-spread[key], spread[key], color="#e8e8e8", label="spread of our base row (2 sd)")
+        axes.axvline(0, color="#888888", linewidth=0.8)
+        for name, colour, marker in ((f"paper_{key}", COLOURS[1], "o"), (key, COLOURS[0], "D")):
+            label_of = "the paper, WMT14" if name.startswith("paper") else "here"
+            axes.scatter(
+                [row[name] for row in rows], places, color=colour, marker=marker, s=26, label=label_of, zorder=3
+            )
+        axes.set(xlabel=f"{label}, less the base row's")
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(places, [row["row"] for row in rows])
+    panels[1].legend(frameon=False, fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

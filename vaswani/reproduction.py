@@ -13,6 +13,7 @@ from . import paper, results
 from .configuration_vaswani import VaswaniConfig
 from .corpora import embedded_corpus, with_recipe
 from .modeling_vaswani import VaswaniForSeq2SeqLM
+from .plots import differences
 from .run_config import ModelSettings, RunConfig, UserError, flat, read_config, write_whole
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -282,6 +283,8 @@ def write(folder: Path, rehearsal: bool = False) -> Path:
     lines, path = collect(folder, rehearsal), folder / "results.json"
     write_whole(path, json.dumps(lines, indent=2))
     write_whole(path.with_suffix(".md"), as_table(lines))
+    if len(seeds("base", [line for line in lines if line["table"] == "multi30k"])) > 1:
+        figure(lines, folder / "multi30k.png")
     return path
 
 
@@ -305,3 +308,19 @@ def as_table(lines: list[dict]) -> str:
 def spread(values: list[float], digits: int = 2) -> str:
     mean = f"{statistics.mean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def figure(lines: list[dict], path: Path) -> None:
+    """Table 3 scaled down: every row's difference from the base row, ours beside the paper's."""
+    lines = [line for line in lines if line["table"] == "multi30k"]
+    means = {
+        key: {row: statistics.mean(seeds(row, lines, key)) for row in dict.fromkeys(line["row"] for line in lines)}
+        for key in ("bleu", "ppl", "paper_bleu", "paper_ppl")
+    }
+    rows = [
+        {"row": row} | {key: values[row] - values["base"] for key, values in means.items()}
+        for row in means["bleu"]
+        if row != "base"
+    ]
+    noise = {key: 2 * statistics.stdev(seeds("base", lines, key)) for key in ("bleu", "ppl")}
+    differences(rows, noise, path, "Table 3 on Multi30k, English to German")
