@@ -37,7 +37,7 @@ from tqdm import tqdm
 from vaswani.batching import TokenBatches
 from vaswani.checkpoint import Checkpoints, Progress
 from vaswani.corpora import set_name, with_recipe
-from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
+from vaswani.cpu import bound_kernel_caches, computes_bf16, fast_float32, keep_freed_memory
 from vaswani.diagnostics import far_from_plan
 from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective, by_longer_side, on_device, summed_nll
@@ -78,6 +78,7 @@ def start_accelerator(config: RunConfig) -> Accelerator:
         )
     if not cuda:  # accelerate sets OMP_NUM_THREADS=1
         keep_freed_memory()
+        bound_kernel_caches()
         fast_float32()
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 
 from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
@@ -28,3 +33,29 @@ def test_a_processor_that_rounds_is_left_alone(monkeypatch):
 def test_the_rest_runs_anywhere():
     assert computes_bf16() in (True, False)
     keep_freed_memory()
+
+
+@pytest.mark.skipif(not computes_bf16(), reason="oneDNN has no bfloat16 products here")
+def test_new_shapes_do_not_fill_the_memory():
+    """Each product of another shape is 0.7 MB of machine code: 300 of them are 200 MB where all are kept."""
+    program = """
+import os, re, torch
+from vaswani.cpu import bound_kernel_caches
+os.environ["LRU_CACHE_CAPACITY"] = "70"
+bound_kernel_caches()
+assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("70", "64")
+torch.set_num_threads(1)
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+x, w = torch.randn(1000, 128, dtype=torch.bfloat16), torch.randn(128, 256, dtype=torch.bfloat16)
+for n in range(1, 101):
+    x[:n] @ w
+before = resident()
+for n in range(101, 401):
+    x[:n] @ w
+print(resident() - before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 60

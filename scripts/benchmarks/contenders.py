@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from vaswani.batching import TokenBatches, collate
-from vaswani.cpu import computes_bf16, fast_float32, keep_freed_memory
+from vaswani.cpu import bound_kernel_caches, computes_bf16, fast_float32, keep_freed_memory
 from vaswani.embedding_vaswani import sinusoids
 from vaswani.loss import IGNORE
 from vaswani.objective import Objective
@@ -66,6 +66,7 @@ def ours(work: Work) -> None:
     bf16 = computes_bf16() or work.device == "cuda"
     if work.device == "cpu":
         keep_freed_memory()
+        bound_kernel_caches()
         fast_float32()
     sizes, chosen = dict(work.sizes), work.options
     training = TrainingConfig(
