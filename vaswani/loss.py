@@ -90,6 +90,16 @@ def chunked_cross_entropy(
     return Loss(smoothed, nll, tokens)
 
 
+def _logsumexp(logits: torch.Tensor, p: torch.Tensor, target: torch.LongTensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The right tokens' logits and the logsumexp of each row, both (n, 1), from p = softmax(logits): a token's logit less
+    its log p is the logsumexp. The likeliest one's p never vanishes; the right one is found without reading the row."""
+    right, p_right = logits.gather(1, target).to(p.dtype), p.gather(1, target)
+    rows = (p_right < 1e-30).squeeze(1) if p.device.type == "cpu" else slice(None)  # elsewhere looking would wait
+    logsumexp = right - p_right.log()
+    logsumexp[rows] = logits[rows].amax(-1, keepdim=True).to(p.dtype) - p[rows].amax(-1, keepdim=True).log()
+    return right, logsumexp
+
+
 class ChunkedCrossEntropy(torch.autograd.Function):
     """Sums of smoothed loss and -log p over the rows of hidden (N, d), for weight (V, d) and labels (N,).
 
@@ -116,14 +126,15 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             h = hidden[start : start + rows] * real  # (n, d)
             h, h_wide = h.to(dtype), h.to(wide)
             logits = h @ w.t()  # (n, V)
-            right, most = logits.gather(1, target).to(wide), logits.amax(-1, keepdim=True).to(wide)
             p = torch.softmax(logits, dim=-1, dtype=wide)  # (n, V)
-            logsumexp = most - p.amax(-1, keepdim=True).log()  # the likeliest token's p never vanishes
+            right, logsumexp = _logsumexp(logits, p, target)
             nll = nll + ((logsumexp - right) * real).sum()
             smoothed = smoothed + ((logsumexp - (1 - epsilon) * right) * real).sum() - epsilon * (h_wide @ mean).sum()
             if not with_gradients:
                 continue
-            p = p.to(dtype).scatter_(1, target, 0)
+            p = p.to(dtype)
+            at = torch.arange(len(p), device=p.device) * p.shape[1] + target.squeeze(1)
+            p.view(-1).index_fill_(0, at, 0)  # scatter_ would copy p first
             d_right = (right - logsumexp).exp() - (1 - epsilon)  # (n, 1)
             d_h = (p @ w).to(wide) + d_right * weight[target.squeeze(1)] - epsilon * mean
             d_hidden[start : start + rows] = d_h * real
