@@ -11,7 +11,8 @@ from pathlib import Path
 
 from vaswani import VaswaniForSeq2SeqLM
 from vaswani.ctranslate2_export import QUANTIZATIONS, save_for_ctranslate2
-from vaswani.hub import save_for_hub, to_marian
+from vaswani.hub import save_for_hub
+from vaswani.marian_export import to_marian
 from vaswani.run_config import UserError, as_user_error, exit_code
 from vaswani.translation import load
 

@@ -10,7 +10,8 @@ from load_script import load_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.hub import save_for_hub, to_marian
+from vaswani.hub import save_for_hub
+from vaswani.marian_export import to_marian
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.translation import translate
 

@@ -17,7 +17,7 @@ import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.ctranslate2_export import save_for_ctranslate2
-from vaswani.hub import to_marian
+from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
 from vaswani.run_config import UserError, positive
 from vaswani.tokenization_vaswani import train_tokenizer

@@ -1,0 +1,86 @@
+"""Sentences written for this project, which model cards translate: no sentence of anybody's corpus appears in a card."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .moses import tokenize
+from .pipeline_vaswani import VaswaniTranslationPipeline
+from .plots import attention_heads
+from .run_config import UserError
+from .translation import translate
+
+SENTENCES = {
+    "en": (
+        "A baker in a striped apron carries two trays of bread.",
+        "Three children are building a tower of wooden blocks in the garden.",
+        "An old woman repairs her bicycle next to a blue door.",
+        "A small dog is asleep under the kitchen table.",
+        "The committee will publish its report on the water supply next week.",
+    ),
+    "de": (
+        "Ein Bäcker mit gestreifter Schürze trägt zwei Bleche Brot.",
+        "Drei Kinder bauen im Garten einen Turm aus Holzklötzen.",
+        "Eine alte Frau repariert ihr Fahrrad neben einer blauen Tür.",
+        "Ein kleiner Hund schläft unter dem Küchentisch.",
+        "Der Ausschuss wird nächste Woche seinen Bericht über die Wasserversorgung vorlegen.",
+    ),
+    "fr": (
+        "Un boulanger au tablier rayé porte deux plateaux de pain.",
+        "Trois enfants construisent une tour en cubes de bois dans le jardin.",
+        "Une vieille femme répare son vélo à côté d'une porte bleue.",
+        "Un petit chien dort sous la table de la cuisine.",
+        "Le comité publiera la semaine prochaine son rapport sur l'eau.",
+    ),
+}
+OF_CLDR = {
+    "en": (
+        "On Saturday, Simon is flying from Bulgaria to Argentina.",
+        "The temperature in Indonesia is 31.3 degrees Fahrenheit.",
+        "Robert would like to visit Armenia in September.",
+        "Anna speaks Polish and French.",
+        "The committee will publish its report on the water supply next week.",
+    ),
+    "de": (
+        "Am Samstag fliegt Simon von Bulgarien nach Argentinien.",
+        "Robert möchte im September Armenien besuchen.",
+        "Der Ausschuss wird nächste Woche seinen Bericht vorlegen.",
+    ),
+}  # in the patterns of the embedded corpus, and one that is not
+
+
+def sentences(settings: dict, lang: str, given: Sequence[str] = ()) -> list[str]:
+    """The sentences that a model is shown with, as people write them.
+
+    Args:
+        settings: of the model's run.
+        lang: the source language.
+        given: of the publisher's own writing, in place of ours.
+
+    Raises:
+        UserError: none are given, and we have none in this language.
+    """
+    ours = OF_CLDR if settings["dataset"] == "cldr" and settings["data_dir"] is None else SENTENCES
+    chosen = list(given or ours.get(lang, ()))
+    if not chosen:
+        raise UserError(
+            f"no sentences in {lang!r} to show the model with: give some of your own writing, --sentences FILE"
+        )
+    return chosen
+
+
+def as_trained(sentence: str, settings: dict, lang: str) -> str:
+    """Lowercased Moses tokens where the run was trained on such text, else the sentence itself."""
+    return tokenize(sentence.lower(), lang) if settings["tokenized"] else sentence
+
+
+def translated(model, tokenizer, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Each sentence with its translation, by the model's own search."""
+    return list(zip(texts, translate(model, tokenizer, texts), strict=True))
+
+
+def draw_attention(model, tokenizer, sentence: str, path: Path, title: str) -> None:
+    """The encoder-decoder attention of every head while one of these sentences is translated greedily."""
+    pipe = VaswaniTranslationPipeline(model, tokenizer, device=model.device)
+    seen = pipe(sentence, num_beams=1, return_attentions=True)[0]
+    weights = seen["cross_attentions"].float().numpy()
+    attention_heads(weights, seen["source_tokens"], seen["target_tokens"], path, title)
