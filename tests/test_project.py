@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_the_wheel_imports_outside_the_repository(tmp_path):
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
     subprocess.run(build, check=True, timeout=180)
     (wheel,) = tmp_path.glob("vaswani-*.whl")
+    assert "vaswani/model_card.md" in zipfile.ZipFile(wheel).namelist()
     target = tmp_path / "elsewhere"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True, timeout=180)
     program = (

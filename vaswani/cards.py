@@ -218,4 +218,4 @@ def bibtex(citation_file: Path) -> str:
 
 def _cell(text: str) -> str:
     """Text in a cell of a table, as it is: Markdown would read some of it."""
-    return re.sub(r"([\\`*_<>\[\]|~&])", r"\\\1", text) or "(nothing)"
+    return re.sub(r"([\\`*_<>\[\]|~&])", r"\\\1", " ".join(text.split())) or "(nothing)"

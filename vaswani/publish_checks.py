@@ -113,7 +113,7 @@ if not installed:
     for number, block in enumerate(re.findall("```python\\n(.*?)```", Path(folder, "README.md").read_text("utf-8"), re.DOTALL), 1):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(block.replace('"' + repo_id + '"', repr(folder)), {})
-        found[f"Python block {number} of the card"] = printed.getvalue().splitlines()[-1:]
+        found[f"Python block {number} of the card"] = [printed.getvalue().removesuffix("\\n")]
 print(json.dumps({"code": type(model).__module__.split(".")[0], "found": found}))
 """
 
