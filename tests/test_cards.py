@@ -57,7 +57,7 @@ def entry(
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("weights")
-    tokenizer = train_tokenizer(["A house."], 300)
+    tokenizer = train_tokenizer(["A House. The House."], 300)
     config = VaswaniConfig(vocab_size=len(tokenizer), d_model=16, d_ff=16, num_layers=1, num_heads=2)
     for part in (VaswaniForSeq2SeqLM(config), tokenizer):
         part.save_pretrained(folder)
@@ -86,6 +86,7 @@ def run(tmp_path, weights):
         known = {
             "device": "NVIDIA P100",
             "processes": 8,
+            "threads_per_process": 2,
             "torch": "2.13.0",
             "mixed_precision": "no",
             "commit": "abc1234",
@@ -132,7 +133,7 @@ def test_the_papers_base_model(run):
         "Europarl v7",
         "100,000",
         "12.00",
-        "8 process(es) on NVIDIA P100",
+        "8 processes of 2 threads on NVIDIA P100",
         "commit `abc1234`",
         "float32",
         "| 10.0 |",
@@ -190,7 +191,7 @@ def test_every_table_is_one(run):
     assert "newstest2013, 3,003 sentences | last | greedy |" in made.content
     assert "| width, d_model | 512 | 128 |" in made.content and "| dropout | 0.1 | 0.3 |" in made.content
     assert "17 pairs of text of the publisher's own" in made.content
-    assert not re.search(r"\n\n\n", made.content) and "None" not in made.content and "{{" not in made.content
+    assert not re.search(r"\n\n\n", made.content) and "None" not in made.content and "{%" not in made.content
 
 
 def test_multi30k_of_tokens(run, weights):
@@ -208,9 +209,11 @@ def test_multi30k_of_tokens(run, weights):
     data = json.loads((path / "data.json").read_text())
     data["train"] = SPLIT | {"read": 29_000, "kept": 29_000}
     (path / "data.json").write_text(json.dumps(data))
+    train_tokenizer(["a house . the house ."], 300).save_pretrained(path)
     settings = read_record(path).settings
     sentence = sentences(settings, "en")[0]
-    made = card(path, Statement("org/captions"), [(as_trained(sentence, settings, "en"), "ein bäcker .")])
+    assert read_record(path).lowercased
+    made = card(path, Statement("org/captions"), [(as_trained(sentence, "en", True, True), "ein bäcker .")])
     metadata, text = head(made), made.content
     assert metadata["license"] == "other" and "non-commercial" in metadata["license_name"]
     assert metadata["license_link"].startswith("https://") and metadata["datasets"] == ["bentrevett/multi30k"]
@@ -357,7 +360,9 @@ def test_sentences_of_ours(run):
     assert sentences(settings, "xx", ["mine"]) == ["mine"]
     with pytest.raises(UserError, match="no sentences in 'xx'"):
         sentences(settings, "xx")
-    assert as_trained("L'eau, d'Or.", settings | {"tokenized": True}, "fr") == "l&apos; eau , d&apos; or ."
+    assert as_trained("L'eau, d'Or.", "fr", True, False) == "L&apos; eau , d&apos; Or ."
+    assert as_trained("L'eau, d'Or.", "fr", False, True) == "l'eau, d'or."
+    assert as_trained("L'eau, d'Or.", "fr", True, True) == "l&apos; eau , d&apos; or ."
 
 
 # ------------------------------------------------------------------------------------------------ not trained yet

@@ -70,8 +70,18 @@ def score_table(record: RunRecord) -> str:
             numbers = [f"**{number}**" if number else "" for number in numbers]
         split = f" ({entry['split']})" if entry["split"] and entry["split"] not in entry["set"] else ""
         where = f"{entry['set']}{split}, {entry['sentences']:,} sentences"
-        rows.append([where, entry["weights"], search(entry["decoding"]), *numbers])
+        rows.append([where, weights(entry), search(entry["decoding"]), *numbers])
     return table(["text", "weights", "search", "perplexity", *(SCORES[name] for name in names)], rows, 3)
+
+
+def weights(entry: dict) -> str:
+    """Which weights these are, in few words; results.json lists every checkpoint of an average."""
+    steps = [int(name.removeprefix("step_")) for name in entry.get("checkpoints", [])]
+    return (
+        entry["weights"]
+        if len(steps) < 4
+        else f"average of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
+    )
 
 
 def search(decoding: dict) -> str:
@@ -137,7 +147,7 @@ def training_table(record: RunRecord) -> str:
         ["target tokens in an update, on average", f"{settings['tokens_per_batch']:,}"],
         ["epochs", f"{seen['target_tokens'] / tokens:.1f}" if tokens else f"{seen['epoch']}"],
         ["hours of training, validation not counted", f"{seen['seconds'] / 3600:.2f}"],
-        ["hardware", f"{run.get('processes', 1)} process(es) on {run.get('device', 'a device that is not on record')}"],
+        ["hardware", hardware(run)],
         ["arithmetic", {"no": "float32"}.get(run.get("mixed_precision"), run.get("mixed_precision"))],
         ["loss per target token at the end, smoothed / not", f"{seen['loss']:.3f} / {seen['nll']:.3f}"],
         ["seed", settings["seed"]],
@@ -158,6 +168,13 @@ def training_table(record: RunRecord) -> str:
             ],
         )
     return table(["training", ""], rows)
+
+
+def hardware(run: dict) -> str:
+    processes, threads = run.get("processes", 1), run.get("threads_per_process")
+    several = "1 process" if processes == 1 else f"{processes} processes"
+    each = f" of {threads} thread{'s' if threads > 1 else ''}" if threads else ""
+    return f"{several}{each} on {run.get('device', 'a device that is not on record')}"
 
 
 def _code(run: dict) -> str:

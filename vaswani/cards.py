@@ -11,7 +11,7 @@ from babel import Locale
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from .card_tables import counts_table, differences, score_table, settings_table, signatures, training_table
+from .card_tables import counts_table, differences, score_table, settings_table, signatures, training_table, weights
 from .run_config import UserError
 from .run_record import RunRecord, cleaned
 from .training_data import LICENSES, TrainingData, training_data
@@ -68,9 +68,11 @@ def make_card(
         data=data,
         said=said,
         settings=settings,
+        lowercased=record.lowercased,
         report=record.data,
         results=record.results,
         weights=record.weights,
+        which_weights=weights(record.weights),
         examples=[(_cell(source), _cell(translation)) for source, translation in examples],
         sentence=json.dumps(sentence, ensure_ascii=False),
         first=json.dumps(examples[0][0], ensure_ascii=False),
@@ -135,7 +137,7 @@ def _index(record: RunRecord, entry: dict, data: TrainingData) -> list[EvalResul
     text = {
         "task_type": "translation",
         "task_name": f"Translation {source}-{target}",
-        "dataset_type": (data.dataset or "text").split("/")[-1],
+        "dataset_type": data.name,
         "dataset_name": entry["set"],
         "dataset_config": f"{source}-{target}, {entry['set']}",  # with the split, what tells data sets apart
         "dataset_split": entry["split"] or "test",

@@ -68,9 +68,10 @@ def sentences(settings: dict, lang: str, given: Sequence[str] = ()) -> list[str]
     return chosen
 
 
-def as_trained(sentence: str, settings: dict, lang: str) -> str:
-    """Lowercased Moses tokens where the run was trained on such text, else the sentence itself."""
-    return tokenize(sentence.lower(), lang) if settings["tokenized"] else sentence
+def as_trained(sentence: str, lang: str, tokenized: bool, lowercased: bool) -> str:
+    """The sentence in the form of the training text: Moses tokens, lowercased, both, or as it is."""
+    sentence = sentence.lower() if lowercased else sentence
+    return tokenize(sentence, lang) if tokenized else sentence
 
 
 def translated(model, tokenizer, texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -79,7 +79,8 @@ def _fill(
     if (record.path / "bleu_curve.png").exists():
         shutil.copy(record.path / "bleu_curve.png", folder)
     shown = sentences(record.settings, source, given)
-    examples = translated(model, tokenizer, [as_trained(text, record.settings, source) for text in shown])
+    form = (source, record.settings["tokenized"], record.lowercased)
+    examples = translated(model, tokenizer, [as_trained(text, *form) for text in shown])
     draw_attention(
         model, tokenizer, examples[0][0], folder / "attention.png", f"{name}: where each token was read from"
     )

@@ -34,6 +34,12 @@ class RunRecord:
         return (target, source) if self.settings["reverse"] else (source, target)
 
     @property
+    def lowercased(self) -> bool:
+        """Whether the text was: a vocabulary learned from other text has entries with capitals."""
+        merges = json.loads((self.model / "tokenizer.json").read_text(encoding="utf-8"))["model"].get("merges", [])
+        return not any(re.search("[A-Z]", str(merge)) for merge in merges)
+
+    @property
     def training(self) -> dict:
         """The last line of the log: step, target_tokens, seconds, ..."""
         return next(line for line in reversed(self.metrics) if "target_tokens" in line)
@@ -45,8 +51,9 @@ class RunRecord:
 
     @property
     def scores(self) -> list[dict]:
-        """All scores in results.json, those of the published weights first."""
-        return sorted(self.results.get("scores", []), key=lambda entry: not self.is_of_model(entry))
+        """All scores in results.json, those of the published weights first, the test text before the validation text."""
+        scores = self.results.get("scores", [])
+        return sorted(scores, key=lambda entry: (not self.is_of_model(entry), entry["split"] == "valid"))
 
     def is_of_model(self, entry: dict) -> bool:
         """Whether a score is one of these weights."""

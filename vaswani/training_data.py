@@ -36,6 +36,7 @@ class TrainingData:
     license_name: str | None = None
     license_link: str | None = None
     dataset: str | None = None
+    name: str = "text"  # short, for the model-index
     config: str | None = None
     note: str = ""
     bias: str = ""
@@ -58,6 +59,7 @@ def training_data(settings: dict, report: dict) -> TrainingData:
             "of these patterns",
             (("Unicode CLDR, by way of babel", CLDR_TERMS), ("sentence patterns", "Apache-2.0, as this project")),
             "apache-2.0",
+            name="cldr",
             note="it is generated, and no text by other people is in it",
         )
     if _is_multi30k(settings, report):
@@ -65,12 +67,13 @@ def training_data(settings: dict, report: dict) -> TrainingData:
         note = f"taken from `{hub}` on the Hub" if not files else "recognised by its files and their number of lines"
         return TrainingData(
             "Multi30k (Elliott et al. 2016), captions of photographs and their translations",
-            "of captions: present tense, short, concrete",
+            "of captions (short, concrete, in the present tense)",
             (
                 ("Flickr30k, the English captions", "non-commercial research and education only"),
                 ("Multi30k, their translations", "no licence of its own is given; the terms of Flickr30k are followed"),
             ),
             *FLICKR30K,
+            name="multi30k",
             dataset=hub if "de" in (settings["source_lang"], settings["target_lang"]) else None,
             note=note,
             bias="The captions hold what their writers guessed about the people shown (van Miltenburg 2016, "
@@ -81,7 +84,13 @@ def training_data(settings: dict, report: dict) -> TrainingData:
         address = f"https://huggingface.co/datasets/{name}"
         corpora = ((name, f"as its card says: {address}"),)
         return TrainingData(
-            f"the dataset `{name}`", "", corpora, dataset=name, config=settings["dataset_config"], own=True
+            f"the dataset `{name}`",
+            "",
+            corpora,
+            dataset=name,
+            name=name.split("/")[-1],
+            config=settings["dataset_config"],
+            own=True,
         )
     return TrainingData("text of the publisher's own", "", (), own=True)
 
@@ -97,6 +106,7 @@ def _recipe(settings: dict) -> TrainingData:
         tuple((corpus.name, corpus.terms) for corpus in corpora),
         *WMT_LICENSE,
         dataset="wmt/wmt14" if recipe.name.startswith("wmt14") else None,
+        name="wmt14",  # of the validation and test sets, whatever it was trained on
         config=f"{recipe.lang}-en",
         note=recipe.note,
     )
