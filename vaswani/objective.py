@@ -46,8 +46,11 @@ def by_longer_side(dataset, max_tokens: int = 4096) -> list[np.ndarray]:
 
 
 def on_device(dataset, rows: np.ndarray, pad_token_id: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Rows of a tokenised dataset as `Objective` takes them."""
-    return {name: x.to(device) for name, x in collate(dataset, rows, pad_token_id).items()}
+    """Rows of a tokenised dataset as `Objective` takes them. To a GPU they travel while it computes."""
+    tensors = collate(dataset, rows, pad_token_id)
+    if device.type == "cuda":
+        return {name: x.pin_memory().to(device, non_blocking=True) for name, x in tensors.items()}
+    return {name: x.to(device) for name, x in tensors.items()}
 
 
 @torch.no_grad()
