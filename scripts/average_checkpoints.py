@@ -9,6 +9,7 @@ The result is a model folder with its tokenizer; averaged_from.json says what we
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -49,11 +50,14 @@ def run(options: argparse.Namespace) -> None:
     output = options.output or options.run / "averaged"
     if output.exists() and not (output / "averaged_from.json").exists() and any(output.iterdir()):
         raise UserError(f"{output} holds something else than an earlier average: choose another --output")
-    tokenizer = AutoTokenizer.from_pretrained(folders[-1])
-    average(folders).save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    work = output.with_name(f".{output.name}")  # made aside: a folder that is there is whole
+    shutil.rmtree(work, ignore_errors=True)
+    average(folders).save_pretrained(work)
+    AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(work)
     record = {"run": options.run.name, "checkpoints": [folder.name for folder in folders]}
-    (output / "averaged_from.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+    (work / "averaged_from.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+    shutil.rmtree(output, ignore_errors=True)
+    work.rename(output)
     print(f"average of {', '.join(folder.name for folder in folders)}: {output}")
 
 

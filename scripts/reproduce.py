@@ -2,7 +2,7 @@
 
     python scripts/reproduce.py table2 --row en_de_base                        # Table 2, English to German, base
     python scripts/reproduce.py table3                                         # all 20 rows
-    python scripts/reproduce.py multi30k --data_dir FOLDER                     # Table 3 scaled down to Multi30k, 22 runs
+    python scripts/reproduce.py multi30k --base_seeds 3 --data_dir FOLDER      # Table 3 scaled down to Multi30k, 22 runs
     python scripts/reproduce.py table2 --plan                                  # steps, tokens, FLOPs, GPU-hours; trains nothing
     python scripts/reproduce.py --rehearse --output-dir FOLDER                 # every step of every row, at toy scale
 
@@ -12,6 +12,7 @@ are. OUTPUT_DIR/TABLE/ROW/seed_N are the run folders, OUTPUT_DIR/results.json an
 """
 
 import argparse
+import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -20,9 +21,18 @@ from pathlib import Path
 from vaswani import reproduction
 from vaswani.paper import PEAK_FLOPS
 from vaswani.reproduction import BEAM, TABLES, Row
-from vaswani.run_config import exit_code, positive
+from vaswani.run_config import ModelSettings, UserError, exit_code, positive
 
 HERE = Path(__file__).parent
+FIXED = {field.name for field in dataclasses.fields(ModelSettings)} | {"label_smoothing", "seed"}
+
+
+def share(text: str) -> float:
+    """An argparse type: a number above 0, up to 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share: give a number above 0, up to 1")
+    return value
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -44,7 +54,7 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     what.add_argument("--rehearse", action="store_true", help="toy scale, on the embedded corpus")
     parser.add_argument("--gpu", nargs="+", default=["H100"], choices=list(PEAK_FLOPS), help="to plan for (H100)")
     parser.add_argument(
-        "--mfu", nargs="+", type=float, default=[0.25, 0.4, 0.5], help="share of the GPU's peak to plan with"
+        "--mfu", nargs="+", type=share, default=[0.25, 0.4, 0.5], help="share of the GPU's peak to plan with"
     )
     options, more = parser.parse_known_args(argv)
     if options.table is None and (options.row or not (options.plan or options.rehearse)):
@@ -78,14 +88,19 @@ def reproduce(row: Row, seed: int, options: argparse.Namespace, more: list[str])
     """One row with one seed: what is done is skipped."""
     run = row.run(options.output_dir, seed)
     words = [str(row.config), *row.words(), *more, "--seed", str(seed), "--output_dir", str(run)]
-    steps = row.settings(*more).training.max_steps
+    if fixed := [word for word in more if word.split("=")[0].lstrip("-").replace("-", "_") in FIXED]:
+        raise UserError(f"{fixed[0]} is what row {row.name} or reproduce.py itself sets: leave it out")
+    config = row.settings(*more, "--seed", str(seed))
+    steps = config.training.max_steps
     launch = None
     if not options.rehearse:
         launch = [sys.executable, "-m", "accelerate.commands.launch"]
         launch += ["--config_file", options.accelerate_config] if options.accelerate_config else []
-    if not reproduction.is_trained(run, steps):
+    if not reproduction.is_trained(run, config):
         do("prepare_data", words)  # by one process, before others wait for it
         do("train", words, launch)
+        if not reproduction.is_trained(run, config):
+            raise UserError(f"{run} was not trained to its end, step {steps:,}: leave out options that end it early")
     model = run
     if row.average:
         model = run / "averaged"
@@ -105,6 +120,10 @@ def run(options: argparse.Namespace, more: list[str]) -> None:
         print(reproduction.plan(rows, options.seeds, options.gpu, options.mfu))
         return
     options.output_dir.mkdir(parents=True, exist_ok=True)
+    rehearsed = (options.output_dir / "corpus").exists()
+    if rehearsed != options.rehearse and any(options.output_dir.glob("*/*/seed_*")):
+        kind = "a rehearsal" if rehearsed else "real runs"
+        raise UserError(f"{options.output_dir} holds {kind}: choose another --output_dir, the two are not to be mixed")
     if options.rehearse:
         rows = [reproduction.rehearsed(row, options.output_dir) for row in rows]
     for row in rows:

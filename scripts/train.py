@@ -48,7 +48,6 @@ from vaswani.processes import StopRequest, Team, others_must_answer
 from vaswani.results import entry, put
 from vaswani.run_config import RunConfig, TrainingConfig, UserError, as_user_error, exit_code, flat, read_config
 from vaswani.run_folder import RunFolder, code_version, samples
-from vaswani.score_checks import check_lines, check_text
 from vaswani.scoring import score_all
 from vaswani.starting import starting_model, with_model_of_init_from
 from vaswani.trial import dry_run, easy_to_learn, overfit_one_batch
@@ -114,9 +113,7 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
     data = team.local_first(lambda: prepare(config.data, say))
     tokenizer, (corpus, valid, test) = load_prepared(data)
     with as_user_error():  # now, and not after weeks
-        references = list(test["target"])
-        check_lines(references, references, config.data.languages[1])
-        check_text(references, references, tokenize=not settings.tokenized, split_compounds=False)
+        score_all(list(test["target"]), list(test["target"]), config.data.languages[1], tokenized=settings.tokenized)
     columns = [part.data[f"{side}_length"] for part in (corpus, valid, test) for side in ("source", "target")]
     longest = max(pyarrow.compute.max(column).as_py() for column in columns)
     with as_user_error():
@@ -286,9 +283,9 @@ def finish(
             run.write(f"samples/test.{name}", "".join(line.replace("\n", " ") + "\n" for line in lines))
         try:
             scores = score_all(hypotheses, references, lang, tokenized=settings.tokenized)
-        except ValueError as error:  # of translations: the references were looked at before training
-            run.say(f"warning: {error}; scored as they stand")
-            scores = score_all(hypotheses, references, lang, tokenized=True)
+        except ValueError as error:  # of translations: the references were scored before training
+            run.say(f"warning: the translations are not scored: {error}")
+            scores = {}
         scored = entry(
             text, {"weights": "last"}, decoding, scores, len(references), float(np.exp(min(nll / tokens, 50)))
         )

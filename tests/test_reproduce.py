@@ -1,6 +1,7 @@
 """scripts/reproduce.py: from the name of a table to the numbers beside the paper's."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,8 +45,12 @@ def test_the_chain_of_a_row_of_table_2_and_two_of_table_3(tmp_path, capsys):
     assert lines[1]["set"] == "valid" and lines[1]["weights"] == "last" and lines[1]["paper_ppl"] == 4.92
     table = (tmp_path / "results.md").read_text().splitlines()
     assert len(table) == 5 and "| 27.3 |" in table[2]
-    assert reproduce("table3", "--row", "base", *folder) == 0
+    shutil.copytree(tmp_path / "table2/en_de_base/seed_1", tmp_path / "table2/en_de_base/seed_1.20261130-010101")
+    assert reproduce("table3", "--row", "base", *folder) == 0  # an earlier run that --fresh has moved aside is none
     assert "+ scripts" not in capsys.readouterr().out  # all is done
+    assert json.loads((tmp_path / "results.json").read_text()) == lines
+    assert reproduce("table3", "--row", "base", "--output_dir", str(tmp_path)) == 2
+    assert "holds a rehearsal: choose another --output_dir" in capsys.readouterr().err
 
 
 def test_plans_and_mistakes(tmp_path, capsys):
@@ -58,7 +63,14 @@ def test_plans_and_mistakes(tmp_path, capsys):
         with pytest.raises(SystemExit):
             reproduce(*words)
     assert reproduce("table3", "--row", "base", "--output_dir", str(tmp_path), "--no_such_setting", "1") == 2
-    assert "--help" in capsys.readouterr().err and not list(tmp_path.rglob("seed_1"))
+    assert "--help" in capsys.readouterr().err
+    words = ["table3", "--row", "c_layers_2", "--output_dir", str(tmp_path)]
+    for more in (["--num_layers", "8"], ["--seed", "7"]):
+        assert reproduce(*words, *more) == 2
+        assert f"{more[0]} is what row c_layers_2 or reproduce.py itself sets" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        reproduce("table3", "--plan", "--mfu", "40")
+    assert not list(tmp_path.rglob("seed_1"))
 
 
 def test_a_failing_step_ends_it_with_its_code(tmp_path, capsys):
@@ -83,7 +95,8 @@ def test_the_whole_rehearsal_stopped_and_continued(tmp_path):
     rest = first.communicate(timeout=60)[0]
     assert first.returncode == 128 + signal.SIGTERM and "stopped by signal 15" in rest
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
-    assert "continuing from" in done.stdout and "en_de_base/seed_1 " not in done.stdout.split("+ scripts/train.py")[1]
+    trained = [line for line in done.stdout.splitlines() if line.startswith("+ scripts/train.py")]
+    assert "continuing from" in done.stdout and not any(line.endswith("en_de_base/seed_1") for line in trained)
     lines = json.loads((tmp_path / "results.json").read_text())
     assert [line["row"] for line in lines] == [row.name for t in ("table2", "table3") for row in rows_of(t)]
     assert time.monotonic() - began < 600

@@ -8,7 +8,7 @@ from load_script import ROOT
 
 from vaswani import paper, reproduction
 from vaswani.reproduction import Row, rows_of
-from vaswani.run_config import UserError, flat, read_config
+from vaswani.run_config import UserError, flat, read_config, write_yaml
 
 MAY_DIFFER = {"output_dir", "keep_checkpoints", "d_k", "d_v", "save_steps"}
 
@@ -55,6 +55,8 @@ def test_the_plan_is_that_of_the_arithmetic():
     like_base = [x["flops"] for name, x in planned.items() if name in {row.name for row in paper.TABLE3[:-1]}]
     assert len(like_base) == 19 and sum(like_base) == pytest.approx(1.86e19, rel=0.005)
     rows = [row for table in ("table2", "table3") for row in rows_of(table) if row.name != "en_fr_big_untied"]
+    whole = reproduction.plan([*rows, *rows_of("table2", ["en_fr_big_untied"])], 1, ["H100"], [0.25, 0.4])
+    assert whole.splitlines()[-1] == reproduction.plan(rows, 1, ["H100"], [0.25, 0.4]).splitlines()[-1]
     last = reproduction.plan(rows, 1, ["H100"], [0.25, 0.4]).splitlines()[-1]
     assert "3.87e+19 | 43.47 | 27.17 |" in last  # one seed of everything, each training once
 
@@ -86,15 +88,24 @@ def test_what_counts_as_done(tmp_path):
     row = Row("table2", "x", Path("x.yaml"), "test", average=2)
     entry = {"split": "test", "weights": "last", "decoding": {"num_beams": 4}}
     averaged = entry | {"weights": "average of steps 1, 2", "checkpoints": ["step_1", "step_2"]}
-    assert not reproduction.is_trained(run, 2) and not reproduction.is_averaged(run, 2, 2)
+    config = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2")
+    assert not reproduction.is_trained(run, config) and not reproduction.is_averaged(run, 2, 2)
     for scores, found in (([], None), ([entry], None), ([entry, averaged], averaged),
                           ([averaged | {"split": "valid"}], None), ([averaged | {"decoding": {"num_beams": 1}}], None),
                           ([averaged | {"checkpoints": ["step_2"], "weights": "step 2"}], None)):  # fmt: skip
         (run / "results.json").write_text(json.dumps({"step": 2, "scores": scores}))
         assert reproduction.scored(row, run) == found
-    assert not reproduction.is_trained(run, 2)  # its model is missing
+    assert not reproduction.is_trained(run, config)  # its model is missing
     (run / "config.json").touch()
-    assert reproduction.is_trained(run, 2) and not reproduction.is_trained(run, 3)
+    write_yaml(run / "config.yaml", config)
+    assert reproduction.is_trained(run, config)
+    longer, other = (
+        rows_of("multi30k", ["base"])[0].settings(*x)
+        for x in (("--max_steps", "3"), ("--max_steps", "2", "--d_ff", "8"))
+    )
+    assert not reproduction.is_trained(run, longer)
+    with pytest.raises(UserError, match=r"was trained with other settings \(d_ff 512 -> 8\): choose another"):
+        reproduction.is_trained(run, other)
     (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": ["step_1", "step_2"]}))
     assert reproduction.is_averaged(run, 2, 2) and not reproduction.is_averaged(run, 2, 3)
     assert not reproduction.is_averaged(run, 5, 2)

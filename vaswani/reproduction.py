@@ -15,6 +15,7 @@ from .corpora import embedded_corpus, with_recipe
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .plots import differences
 from .run_config import ModelSettings, RunConfig, UserError, flat, read_config, write_whole
+from .run_folder import MAY_CHANGE_ON_RESUME, read_lines
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 TOLERANCE = 0.5  # BLEU, either way: about what two seeds of one row can differ
@@ -155,14 +156,15 @@ def plan(rows: list[Row], seeds: int, gpus: list[str], mfus: list[float]) -> str
     lines, total = [], 0.0
     for row in rows:
         p = planned(row)
-        if not any(other.run(Path(), 1) == row.run(Path(), 1) for other in rows[: rows.index(row)]):
+        repeated = any(other.run(Path(), 1) == row.run(Path(), 1) for other in rows[: rows.index(row)])
+        if not repeated and row.name != "en_fr_big_untied":  # the authors' variant of a row
             total += p["flops"] * seeds
         hours = [f"{gpu_hours(p['flops'] * seeds, *machine):,.2f}" for machine in machines]
         epochs = f"{p['epochs']:.1f}" if p["epochs"] else "-"
         lines.append([row.name, f"{p['steps']:,}", f"{p['tokens'] * seeds:.2e}", epochs,
                       f"{p['flops_per_pair'] / 1e6:,.0f}", f"{p['flops'] * seeds:.2e}", *hours])  # fmt: skip
     sums = [f"{gpu_hours(total, *machine):,.2f}" for machine in machines]
-    lines.append(["all, each training once", "", "", "", "", f"{total:.2e}", *sums])
+    lines.append(["all, each training once, without the untied variant", "", "", "", "", f"{total:.2e}", *sums])
     return markdown(header, lines)
 
 
@@ -181,12 +183,14 @@ def rehearsed(row: Row, folder: Path) -> Row:
     Its YAML and the text are written below `folder`.
     """
     text = folder / "corpus"
-    if not text.exists():
-        text.mkdir(parents=True)
+    if not (text / "whole").exists():
+        text.mkdir(parents=True, exist_ok=True)
+        corpus = embedded_corpus()
         for split, count in PAIRS.items():
-            pairs = embedded_corpus()[split][:count]
+            pairs = corpus[split][:count]
             for lang in ("en", "de"):
                 write_whole(text / f"{split}.{lang}", "".join(pair[lang] + "\n" for pair in pairs))
+        (text / "whole").touch()
     config = row.settings()
     model = {key: max(1, getattr(config.model, key) // 16) for key in ("d_model", "d_ff")}
     d_k = config.model.d_k or config.model.d_model // config.model.num_heads
@@ -216,8 +220,20 @@ def scored(row: Row, run: Path) -> dict | None:
     return None
 
 
-def is_trained(run: Path, steps: int) -> bool:
-    return results.read(run).get("step") == steps and (run / "config.json").is_file()
+def is_trained(run: Path, config: RunConfig) -> bool:
+    """Is there a whole run with these settings?
+
+    Raises:
+        UserError: there is one with others.
+    """
+    whole = results.read(run).get("step") == config.training.max_steps and (run / "config.json").is_file()
+    if whole:
+        before, now = (flat(x) for x in (read_config([str(run / "config.yaml")]), config))
+        other = [key for key in now if before[key] != now[key] and key not in MAY_CHANGE_ON_RESUME]
+        if other:
+            listed = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in other)
+            raise UserError(f"{run} was trained with other settings ({listed}): choose another --output_dir")
+    return whole
 
 
 def is_averaged(run: Path, count: int, steps: int) -> bool:
@@ -234,19 +250,20 @@ def collect(folder: Path, rehearsal: bool = False) -> list[dict]:
     lines = []
     for row in (row for table in TABLES.values() for row in table()):
         for run in sorted(row.run(folder, 0).parent.glob("seed_*")):
-            if (entry := scored(row, run)) is None:
-                continue
+            entry = scored(row, run)
+            if not run.name.removeprefix("seed_").isdigit() or not entry or "paper_bleu" not in entry["scores"]:
+                continue  # an earlier run that was moved aside, or one that is not done
             config = VaswaniConfig.from_pretrained(run)
             with torch.device("meta"):
                 count = VaswaniForSeq2SeqLM(config).num_parameters()
-            notes = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+            notes = map(json.loads, read_lines(run / "metrics.jsonl"))
             tokens = max(note.get("target_tokens", 0) for note in notes)
             bleu = entry["scores"]["paper_bleu"]
             lines.append({
                 "table": row.table, "row": row.name, "seed": int(run.name.removeprefix("seed_")), "ppl": entry["ppl"],
                 "bleu": bleu["score"], "sacrebleu": entry["scores"]["sacrebleu"]["score"],
                 "signatures": [bleu["signature"], entry["scores"]["sacrebleu"]["signature"]],
-                "set": entry["set"], "weights": entry["weights"], "steps": results.read(run)["step"], "tokens": tokens,
+                "set": entry["set"], "weights": entry["weights"], "steps": results.read(run).get("step"), "tokens": tokens,
                 "parameters": count, "flops": flops_per_pair(config, config.vocab_size) * tokens,
                 "paper_bleu": row.bleu, "paper_ppl": row.ppl, "paper_parameters": row.parameters,
                 "paper_flops": row.flops,

@@ -28,7 +28,9 @@ def read(run: Path) -> dict:
     except FileNotFoundError:
         return {"scores": []}
     except ValueError:
-        raise UserError(f"{run / FILE} is damaged: delete it, and score again with evaluate.py --record") from None
+        raise UserError(
+            f"{run / FILE} is damaged: delete it, and run train.py with the same command again, which scores a finished run"
+        ) from None
 
 
 def entry(
@@ -64,9 +66,11 @@ def put(run: Path, new: dict, **facts) -> None:
 
 
 def run_of(model: str) -> Path | None:
-    """The run folder that a model is, or lies in: RUN, RUN/averaged, RUN/checkpoints/step_N."""
+    """The run folder that a model is, or lies in: RUN, an average in RUN, RUN/checkpoints/step_N."""
     folder = Path(model).absolute()
-    return next((path for path in (folder, *list(folder.parents)[:2]) if (path / "config.yaml").is_file()), None)
+    owner = folder.parent if (folder / "averaged_from.json").is_file() else folder
+    owner = folder.parents[1] if folder.parent.name == "checkpoints" else owner
+    return owner if folder.is_dir() and (owner / "config.yaml").is_file() else None
 
 
 def weights_of(model: str) -> dict:
@@ -87,7 +91,9 @@ def perplexity(model, tokenizer, sources: Sequence[str], references: Sequence[st
     Args:
         model: a VaswaniForSeq2SeqLM, with the tokenizer saved beside it.
     """
+    datasets.disable_progress_bars()
     pairs = datasets.Dataset.from_dict({"source": list(sources), "target": list(references)})
     pairs = tokenise(pairs, tokenizer, keep_text=False)
-    nll, tokens = summed_nll(Objective(model), pairs, by_longer_side(pairs), tokenizer.pad_token_id).tolist()
+    objective = Objective(model).train(model.training)
+    nll, tokens = summed_nll(objective, pairs, by_longer_side(pairs), tokenizer.pad_token_id).tolist()
     return float(np.exp(min(nll / tokens, 50)))
