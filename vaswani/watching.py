@@ -111,7 +111,7 @@ class Validation:
         if self.probes:
             own, others = self.nll(self.probes), self.nll(self.probes, other_sources=True)
         hypotheses = translate_all(self.team, self.model, self.tokenizer, self.sources, num_beams=1)
-        bleu = sacrebleu(hypotheses, self.references)
+        bleu = sacrebleu(hypotheses, self.references, "none" if self.settings.tokenized else "13a")
         score = bleu.score if self.settings.metric_for_best == "bleu" else -nll
         progress.scores[progress.step] = self.team.gather(score)[0]  # one number decides for all
         best = "*" if progress.best_steps()[0] == progress.step else " "
