@@ -19,7 +19,10 @@ class Killed(BaseException):
 
 def opened(path: Path, data: str = "data", **settings) -> RunFolder:
     config = RunConfig("", DataConfig(), ModelSettings(), TrainingConfig(output_dir=str(path), **settings))
-    run = RunFolder(config, Path(data), True, CODE)
+    prepared = path.parent / data
+    prepared.mkdir(exist_ok=True)
+    (prepared / "report.json").write_text('{"train": {"kept": 5}}')
+    run = RunFolder(config, prepared, True, CODE)
     try:
         run.open({})
     except BaseException:

@@ -72,8 +72,9 @@ def paper_bleu(
             "aggressive_hyphens splits hyphens in tokenisation: pass split_compounds=False, lest they are split twice, "
             "and tokenize=True"
         )
-    if not re.fullmatch("[a-z]{2,3}", lang := re.split("[-_]", lang)[0].lower()):  # of pt-BR, what Moses knows: pt
-        raise ValueError(f"{lang!r} is no language code: pass lang='de' for German, 'fr' for French, ...")
+    code, lang = lang, re.split("[-_]", lang)[0].lower()  # of pt-BR, what Moses knows: pt
+    if not re.fullmatch("[a-z]{2,3}", lang):
+        raise ValueError(f"{code!r} is no language code: pass lang='de' for German, 'fr' for French, ...")
     check_lines(hypotheses, references, lang)
     check_text(hypotheses, references, tokenize=tokenize, split_compounds=split_compounds)
 
