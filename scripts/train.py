@@ -39,6 +39,7 @@ from vaswani.checkpoint import Checkpoints, Progress
 from vaswani.corpora import set_name, with_recipe
 from vaswani.cpu import bound_kernel_caches, computes_bf16, fast_float32, keep_freed_memory
 from vaswani.diagnostics import far_from_plan
+from vaswani.loss import perplexity
 from vaswani.memory import largest_max_tokens, out_of_memory, rehearse, worst_shape
 from vaswani.objective import Objective, by_longer_side, on_device, summed_nll
 from vaswani.optim import adam, learning_rate, set_rate
@@ -286,9 +287,7 @@ def finish(
         except ValueError as error:  # of translations: the references were scored before training
             run.say(f"warning: the translations are not scored: {error}")
             scores = {}
-        scored = entry(
-            text, {"weights": "last"}, decoding, scores, len(references), float(np.exp(min(nll / tokens, 50)))
-        )
+        scored = entry(text, {"weights": "last"}, decoding, scores, len(references), perplexity(nll / tokens))
         put(run.path, scored, **results)
         run.say(f"test: perplexity {scored['ppl']:.2f}")
         for name, score in scores.items():

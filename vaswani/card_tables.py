@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from .paper import TABLE3
+from .paper import BASE, TABLE3
 from .run_record import RunRecord
 from .training_data import TrainingData
 
@@ -18,10 +18,8 @@ SCORES = {  # of results.json, as the heads of columns
     "chrf2": "chrF2",
     "length_ratio": "length ratio",
 }
-PAPER = {  # the base model's settings, and those of its training
-    "num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1, "position_encoding": "interleaved",
-    "tie_word_embeddings": True, "attention_bias": True, "label_smoothing": 0.1, "max_steps": 100_000,
-    "tokens_per_batch": 25_000, "warmup_steps": 4000, "lr_factor": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.98,
+PAPER = BASE | {  # and of its training
+    "tie_word_embeddings": True, "attention_bias": True, "max_steps": 100_000, "tokens_per_batch": 25_000, "warmup_steps": 4000, "lr_factor": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.98,
     "adam_eps": 1e-9, "num_beams": 4, "length_penalty": 0.6,
 }  # fmt: skip
 BIG = PAPER | TABLE3[-1].changes | {"max_steps": TABLE3[-1].steps}
@@ -198,9 +196,7 @@ def differences(record: RunRecord, data: TrainingData) -> tuple[str, str]:
     """Which of the paper's models this is nearest to, and a table of what differs from it; "" where nothing does."""
     settings = full(record.settings)
     big = (settings["d_model"], settings["d_ff"]) == (BIG["d_model"], BIG["d_ff"])
-    name, paper = (
-        ("big", full(BIG | {"d_k": None, "d_v": None})) if big else ("base", full(PAPER | {"d_k": None, "d_v": None}))
-    )
+    name, paper = ("big", BIG) if big else ("base", PAPER)
     rows = [
         [MEANINGS[key], _shown(paper[key]), _shown(settings[key])] for key in MEANINGS if settings[key] != paper[key]
     ]

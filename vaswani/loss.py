@@ -1,5 +1,6 @@
 """Section 5.4: label-smoothed cross entropy, as a sum and a token count so that any split of a batch adds up."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,11 @@ class Loss(NamedTuple):
     smoothed: torch.Tensor  # what is minimised
     nll: torch.Tensor  # -log p(token): its mean's exponential is the perplexity, which knows no smoothing
     tokens: torch.Tensor  # how many targets were not ignored
+
+
+def perplexity(nll: float) -> float:
+    """exp of a mean -log p, up to e^50: a number also where training has gone astray."""
+    return math.exp(min(nll, 50))
 
 
 def spread_over_all(epsilon: float, spread: str, vocab_size: int) -> float:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .loss import perplexity
+
 COLOURS = ("#1f4e79", "#b5541c", "#4c7a34", "#6b4c9a")
 
 
@@ -47,9 +49,7 @@ def training_curves(records: list[dict], path: Path, title: str) -> None:
         ("BLEU of greedy translations", {"valid_bleu": "validation"}),
         ("learning rate", {"lr": "learning rate"}),
     )
-    records = [
-        line | ({"ppl": np.exp(min(line["nll"], 50))} if line.get("nll") is not None else {}) for line in records
-    ]
+    records = [line | ({"ppl": perplexity(line["nll"])} if line.get("nll") is not None else {}) for line in records]
     figure, grid = plt.subplots(2, 2, figsize=(9.6, 6.4), layout="constrained")
     for axes, (label, curves) in zip(grid.flat, panels, strict=True):
         for (key, name), colour in zip(curves.items(), COLOURS, strict=False):

@@ -10,12 +10,13 @@ import torch
 import yaml
 
 from . import paper, results
+from .card_tables import table
 from .configuration_vaswani import VaswaniConfig
 from .corpora import embedded_corpus, with_recipe
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .plots import differences
 from .run_config import ModelSettings, RunConfig, UserError, flat, read_config, write_whole
-from .run_folder import MAY_CHANGE_ON_RESUME, read_lines
+from .run_folder import changed, read_lines
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 TOLERANCE = 0.5  # BLEU, either way: about what two seeds of one row can differ
@@ -165,12 +166,7 @@ def plan(rows: list[Row], seeds: int, gpus: list[str], mfus: list[float]) -> str
                       f"{p['flops_per_pair'] / 1e6:,.0f}", f"{p['flops'] * seeds:.2e}", *hours])  # fmt: skip
     sums = [f"{gpu_hours(total, *machine):,.2f}" for machine in machines]
     lines.append(["all, each training once, without the untied variant", "", "", "", "", f"{total:.2e}", *sums])
-    return markdown(header, lines)
-
-
-def markdown(header: list[str], lines: list[list[str]]) -> str:
-    rows = [header, ["---"] * len(header), *lines]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in rows)
+    return table(header, lines, len(header)) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------------------ rehearsal
@@ -227,28 +223,21 @@ def is_trained(run: Path, config: RunConfig) -> bool:
         UserError: there is one with others.
     """
     whole = results.read(run).get("step") == config.training.max_steps and (run / "config.json").is_file()
-    if whole:
-        before, now = (flat(x) for x in (read_config([str(run / "config.yaml")]), config))
-        other = [key for key in now if before[key] != now[key] and key not in MAY_CHANGE_ON_RESUME]
-        if other:
-            listed = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in other)
-            raise UserError(f"{run} was trained with other settings ({listed}): choose another --output_dir")
+    if whole and (listed := changed(flat(read_config([str(run / "config.yaml")])), flat(config))):
+        raise UserError(f"{run} was trained with other settings ({listed}): choose another --output_dir")
     return whole
 
 
 def is_averaged(run: Path, count: int, steps: int) -> bool:
     """Are RUN/averaged the last `count` checkpoints of the whole run?"""
-    try:
-        names = json.loads((run / "averaged" / "averaged_from.json").read_text(encoding="utf-8"))["checkpoints"]
-    except FileNotFoundError:
-        return False
+    names = results.weights_of(str(run / "averaged")).get("checkpoints", [])
     return len(names) == count and names[-1] == f"step_{steps}"
 
 
 def collect(folder: Path, rehearsal: bool = False) -> list[dict]:
     """What is done, a line for each row and seed, from the run folders: `folder`/TABLE/ROW/seed_N."""
     lines = []
-    for row in (row for table in TABLES.values() for row in table()):
+    for row in (row for name in TABLES for row in rows_of(name)):
         for run in sorted(row.run(folder, 0).parent.glob("seed_*")):
             entry = scored(row, run)
             if not run.name.removeprefix("seed_").isdigit() or not entry or "paper_bleu" not in entry["scores"]:
@@ -319,7 +308,7 @@ def as_table(lines: list[dict]) -> str:
             f"{line['parameters'] / 1e6:.2f}M", f"{millions}M" if millions else "", f"{line['flops']:.2e}",
             f"{flops:.1e}" if flops else "", line["verdict"],
         ])  # fmt: skip
-    return markdown(header, shown)
+    return table(header, shown, len(header)) + "\n"
 
 
 def spread(values: list[float], digits: int = 2) -> str:

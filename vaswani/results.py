@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import datasets
-import numpy as np
 
+from . import loss
 from .objective import Objective, by_longer_side, summed_nll
 from .prepared import tokenise
 from .run_config import UserError, write_whole
@@ -96,4 +96,4 @@ def perplexity(model, tokenizer, sources: Sequence[str], references: Sequence[st
     pairs = tokenise(pairs, tokenizer, keep_text=False)
     objective = Objective(model).train(model.training)
     nll, tokens = summed_nll(objective, pairs, by_longer_side(pairs), tokenizer.pad_token_id).tolist()
-    return float(np.exp(min(nll / tokens, 50)))
+    return loss.perplexity(nll / tokens)

@@ -326,6 +326,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return settings
 
 
+def defaults() -> dict[str, Any]:
+    """Every setting, as it is where nobody says otherwise."""
+    return flat(RunConfig("", DataConfig(), ModelSettings(), TrainingConfig()))
+
+
 def flat(config: RunConfig) -> dict[str, Any]:
     return {name: value for group in config[1:4] for name, value in dataclasses.asdict(group).items()}
 

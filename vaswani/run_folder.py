@@ -25,11 +25,9 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 
 from .run_config import (
-    DataConfig,
-    ModelSettings,
     RunConfig,
-    TrainingConfig,
     UserError,
+    defaults,
     flat,
     read_yaml,
     unfinished,
@@ -130,11 +128,8 @@ class RunFolder:
 
     def _check_unchanged(self, config: RunConfig, data: str) -> None:
         """A run continues with its own settings on its own data: its vocabulary means nothing to another's."""
-        before, now = flat(RunConfig("", DataConfig(), ModelSettings(), TrainingConfig())), flat(config)
-        before |= self._started_with() or now
-        changed = [key for key in now if before.get(key) != now[key] and key not in MAY_CHANGE_ON_RESUME]
-        if changed:
-            listed = ", ".join(f"{key} {before.get(key)!r} -> {now[key]!r}" for key in changed)
+        now = flat(config)
+        if listed := changed(defaults() | (self._started_with() or now), now):
             raise UserError(
                 f"{self.path} was started with other settings ({listed}): choose another --output_dir, or --fresh"
             )
@@ -230,6 +225,12 @@ class RunFolder:
         if self.main:
             with (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
                 file.write(line + "\n")
+
+
+def changed(before: dict, now: dict) -> str:
+    """The settings in which a run would be another one than before, listed; "" where there are none."""
+    other = [key for key in now if before.get(key) != now[key] and key not in MAY_CHANGE_ON_RESUME]
+    return ", ".join(f"{key} {before.get(key)!r} -> {now[key]!r}" for key in other)
 
 
 def read_lines(path: Path) -> list[str]:

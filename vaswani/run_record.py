@@ -1,13 +1,12 @@
 """The record of a finished run, read and checked: all that a model card is made from."""
 
-import dataclasses
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from .results import FILE, read, weights_of
-from .run_config import DataConfig, ModelSettings, TrainingConfig, UserError, read_yaml
+from .run_config import UserError, defaults, read_yaml
 from .run_folder import read_lines
 
 ABSOLUTE_PATH = re.compile(r"""(?:(?<=[\s"'`=(\[,:>])|^)(?:~?/[\w.+@-]+(?:/[\w.+@-]*)*|[A-Za-z]:\\{1,2}\w[^"'`\s]*)""")
@@ -73,9 +72,7 @@ def read_record(run: Path, weights: str | None = None) -> RunRecord:
         raise UserError(
             f"{run} is no run folder, it has no config.yaml: a model card is made from the record of a run, by train.py"
         )
-    groups = (DataConfig, ModelSettings, TrainingConfig)
-    defaults = {field.name: field.default for group in groups for field in dataclasses.fields(group)}
-    settings = defaults | read_yaml(run / "config.yaml")
+    settings = defaults() | read_yaml(run / "config.yaml")
     metrics = [json.loads(line) for line in read_lines(run / "metrics.jsonl")]
     results = _finished(run, settings, metrics)
     environment = _json(run / "environment.json", "the same training command writes it")

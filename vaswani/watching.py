@@ -8,6 +8,7 @@ import torch
 
 from .checkpoint import Progress, not_a_number
 from .diagnostics import all_alike, effective_batch, ignores_source, stuck
+from .loss import perplexity
 from .objective import by_longer_side, summed_nll
 from .pipeline_vaswani import VaswaniTranslationPipeline
 from .plots import attention_heads, training_curves
@@ -63,7 +64,7 @@ class StepLog:
             seconds=round((settings.max_steps - progress.step) * progress.seconds / progress.step)
         )
         text = (
-            f"loss {loss:.3f} | ppl {np.exp(min(nll, 50)):.2f} | {speed:,.0f} tokens/s | lr {rate:.2e} | "
+            f"loss {loss:.3f} | ppl {perplexity(nll):.2f} | {speed:,.0f} tokens/s | lr {rate:.2e} | "
             f"grad norm {norm:.2f} | left {left}"
         )
         self.bar.set_postfix_str(text)
@@ -115,7 +116,7 @@ class Validation:
         score = bleu.score if self.settings.metric_for_best == "bleu" else -nll
         progress.scores[progress.step] = self.team.gather(score)[0]  # one number decides for all
         best = "*" if progress.best_steps()[0] == progress.step else " "
-        ppl = float(np.exp(min(nll, 50)))
+        ppl = perplexity(nll)
         line = (
             f"{best} step {progress.step:,} | valid loss {nll:.3f} | ppl {ppl:.2f} | BLEU {bleu.score:.2f} (greedy)"
             + (f" | source worth {others - own:.2f}" if self.probes else "")
