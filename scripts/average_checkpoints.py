@@ -4,7 +4,7 @@
     python scripts/average_checkpoints.py RUN --last 5 --every 3000           # only steps that 3,000 divides
     python scripts/average_checkpoints.py RUN --steps 12000 15000 --output FOLDER
 
-The result is a model folder with its tokenizer; averaged_from.json says what went in.
+--last counts those at the run's save_steps and its end; one that a stop saved in between is left out. The result is a model folder with its tokenizer; averaged_from.json says what went in.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from vaswani.checkpoint import average, checkpoints
+from vaswani.checkpoint import average, checkpoints, regular, step_of
 from vaswani.run_config import UserError, exit_code
 
 
@@ -31,7 +31,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def choose(options: argparse.Namespace) -> list[Path]:
-    found = {int(folder.name.removeprefix("step_")): folder for folder in checkpoints(options.run)}
+    found = {step_of(folder): folder for folder in checkpoints(options.run)}
     if not found:
         raise UserError(f"{options.run} has no checkpoints: give the folder of a run")
     listed = ", ".join(map(str, found))
@@ -39,10 +39,16 @@ def choose(options: argparse.Namespace) -> list[Path]:
         if missing := [step for step in options.steps if step not in found]:
             raise UserError(f"{options.run} has no checkpoint of step {missing[0]}; it has {listed}")
         return [found[step] for step in sorted(set(options.steps))]
-    spaced = [folder for step, folder in found.items() if step % max(1, options.every) == 0]
+    newest = found[max(found)]
+    settings = json.loads((newest / "state.json").read_text(encoding="utf-8"))["settings"]
+    steps = regular(list(found), settings["save_steps"], settings["max_steps"])
+    spaced = [step for step in steps if step % max(1, options.every) == 0]
     if not 0 < options.last <= len(spaced):
-        raise UserError(f"--last {options.last} of {len(spaced)} checkpoints; {options.run} has steps {listed}")
-    return spaced[-options.last :]
+        raise UserError(
+            f"--last {options.last} of {len(spaced)} checkpoints; {options.run} has steps {listed}, and those of a stop "
+            f"between its save_steps ({settings['save_steps']}) do not count"
+        )
+    return [found[step] for step in spaced[-options.last :]]
 
 
 def run(options: argparse.Namespace) -> None:

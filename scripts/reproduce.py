@@ -14,13 +14,18 @@ are. OUTPUT_DIR/TABLE/ROW/seed_N are the run folders, OUTPUT_DIR/results.json an
 import argparse
 import dataclasses
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from vaswani import reproduction
 from vaswani.paper import PEAK_FLOPS
-from vaswani.reproduction import BEAM, TABLES, Row
+from vaswani.rehearsal import is_rehearsal, rehearsed
+from vaswani.reproduction import BEAM
+from vaswani.rows import TABLES, Row, plan, rows_of
 from vaswani.run_config import ModelSettings, UserError, exit_code, positive
 
 HERE = Path(__file__).parent
@@ -76,12 +81,28 @@ class Stopped(Exception):
     """A step has ended with an exit code and said why."""
 
 
-def do(name: str, words: list[str], launch: list[str] | None = None) -> None:
-    """Runs a script to its end: in this process, or by `launch`."""
+def do(name: str, words: list[str], launch: list[str] | None) -> None:
+    """Runs a script to its end: in this process, or by `launch`. A signal to this process stops that too."""
     print(f"+ scripts/{name}.py {' '.join(words)}", flush=True)
-    code = subprocess.call([*launch, str(HERE / f"{name}.py"), *words]) if launch else script(name).main(words)
+    code = script(name).main(words) if launch is None else call([*launch, str(HERE / f"{name}.py"), *words])
     if code:
-        raise Stopped(code)
+        raise Stopped(128 - code if code < 0 else code)
+
+
+def call(command: list[str]) -> int:
+    """Like subprocess.call, but SIGTERM and SIGINT go to the command and all that it has started, and are waited for."""
+    child = subprocess.Popen(command, start_new_session=True)
+
+    def pass_on(number: int, _frame) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def reproduce(row: Row, seed: int, options: argparse.Namespace, more: list[str]) -> None:
@@ -91,43 +112,44 @@ def reproduce(row: Row, seed: int, options: argparse.Namespace, more: list[str])
     if fixed := [word for word in more if word.split("=")[0].lstrip("-").replace("-", "_") in FIXED]:
         raise UserError(f"{fixed[0]} is what row {row.name} or reproduce.py itself sets: leave it out")
     config = row.settings(*more, "--seed", str(seed))
-    steps = config.training.max_steps
-    launch = None
-    if not options.rehearse:
-        launch = [sys.executable, "-m", "accelerate.commands.launch"]
-        launch += ["--config_file", options.accelerate_config] if options.accelerate_config else []
+    one = None if options.rehearse else [sys.executable]
+    all_devices = None if options.rehearse else [*one, "-m", "accelerate.commands.launch"]
+    if all_devices and options.accelerate_config:
+        all_devices += ["--config_file", options.accelerate_config]
     if not reproduction.is_trained(run, config):
-        do("prepare_data", words)  # by one process, before others wait for it
-        do("train", words, launch)
+        do("prepare_data", words, one)  # by one process, before others wait for it
+        do("train", words, all_devices)
         if not reproduction.is_trained(run, config):
+            steps = config.training.max_steps
             raise UserError(f"{run} was not trained to its end, step {steps:,}: leave out options that end it early")
     model = run
     if row.average:
         model = run / "averaged"
-        if not reproduction.is_averaged(run, row.average, steps):
-            do("average_checkpoints", [str(run), "--last", str(row.average)])
+        if not reproduction.is_averaged(run, row.average, config.training):
+            do("average_checkpoints", [str(run), "--last", str(row.average)], one)
     if reproduction.scored(row, run) is None:
-        do("evaluate", [str(model), "--split", row.split, "--num_beams", str(BEAM), "--record"])
+        do("evaluate", [str(model), "--split", row.split, "--num_beams", str(BEAM), "--record"], one)
 
 
 def run(options: argparse.Namespace, more: list[str]) -> None:
     tables = [options.table] if options.table else ["table2", "table3"]
-    rows = [row for table in tables for row in reproduction.rows_of(table, options.row)]
+    rows = [row for table in tables for row in rows_of(table, options.row)]
+    runs = {row.name: options.base_seeds or options.seeds if row.name == "base" else options.seeds for row in rows}
     if options.plan:
         for row in rows:
             print(f"{row.table} {row.name}: {row.config.relative_to(HERE.parent)}, scored on its {row.split} text, "
                   + (f"mean of the last {row.average} checkpoints" if row.average else "last weights"))  # fmt: skip
-        print(reproduction.plan(rows, options.seeds, options.gpu, options.mfu))
+        print(plan(rows, runs, options.gpu, options.mfu))
         return
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    rehearsed = (options.output_dir / "corpus").exists()
-    if rehearsed != options.rehearse and any(options.output_dir.glob("*/*/seed_*")):
-        kind = "a rehearsal" if rehearsed else "real runs"
+    rehearsal = is_rehearsal(options.output_dir)
+    if rehearsal != options.rehearse and any(options.output_dir.glob("*/*/seed_*")):
+        kind = "a rehearsal" if rehearsal else "real runs"
         raise UserError(f"{options.output_dir} holds {kind}: choose another --output_dir, the two are not to be mixed")
     if options.rehearse:
-        rows = [reproduction.rehearsed(row, options.output_dir) for row in rows]
+        rows = [rehearsed(row, options.output_dir) for row in rows]
     for row in rows:
-        for seed in range(1, (options.base_seeds or options.seeds if row.name == "base" else options.seeds) + 1):
+        for seed in range(1, runs[row.name] + 1):
             reproduce(row, seed, options, more)
             path = reproduction.write(options.output_dir, options.rehearse)
     print(path.with_suffix(".md").read_text(encoding="utf-8") + f"written: {path}, {path.with_suffix('.md').name}")

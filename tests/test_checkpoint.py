@@ -1,5 +1,7 @@
+import dataclasses
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,9 +39,10 @@ class Training:
         self.model = new_model(seed).train()
         self.optimizer = self.accelerator.prepare(adam(self.model.parameters()))
         self.said: list[str] = []
+        chosen = TrainingConfig(**{"save_steps": 1} | settings)
         self.store = Checkpoints(
-            run, self.accelerator, Team(self.accelerator, 10), self.model, self.optimizer, TOKENIZER,
-            TrainingConfig(**settings), {"settings": {"d_model": 8}, "code": code}, self.said.append,
+            run, self.accelerator, Team(self.accelerator, 10), self.model, self.optimizer, TOKENIZER, chosen,
+            {"settings": {"d_model": 8} | dataclasses.asdict(chosen), "code": code}, self.said.append,
         )  # fmt: skip
 
     def step(self, seed: int) -> None:
@@ -76,7 +79,7 @@ def test_what_is_restored_goes_on_as_before(tmp_path):
     assert other.model.lm_head.weight is other.model.model.shared.weight
     assert other.said == [f"continuing from {tmp_path / 'checkpoints' / 'step_3'}"]
     saved = json.loads((tmp_path / "checkpoints" / "step_3" / "state.json").read_text())
-    assert saved["settings"] == {"d_model": 8} and saved["code"] == CODE and saved["processes"] == 1
+    assert saved["settings"]["d_model"] == 8 and saved["code"] == CODE and saved["processes"] == 1
     suffixes = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert suffixes <= {".safetensors", ".json", ".txt"}  # no pickles
 
@@ -112,6 +115,9 @@ def test_a_change_of_code_and_of_processes_is_said(tmp_path):
         ({"keep_checkpoints": 1, "keep_best": 2}, [20, 40, 60]),
         ({"keep_checkpoints": 1, "keep_every": 30}, [30, 60]),
         ({"keep_checkpoints": 1, "keep_best": 1, "keep_every": 50}, [20, 50, 60]),
+        ({"keep_checkpoints": 2, "save_steps": 20}, [40, 60]),  # 50 was saved because of a stop
+        ({"keep_checkpoints": 1, "save_steps": 40}, [40, 60]),  # so was 60: the newest, to continue from
+        ({"keep_checkpoints": 2, "save_steps": 40, "max_steps": 60}, [40, 60]),
     ],
 )
 def test_the_newest_the_best_and_spaced_ones_are_kept(tmp_path, settings, kept):
@@ -223,7 +229,7 @@ def test_everything_is_forced_to_disk_before_it_counts(tmp_path, monkeypatch):
 @pytest.fixture
 def run(tmp_path) -> Path:
     for number in range(1, 7):
-        Training(tmp_path / "run", seed=number).save(100 * number)
+        Training(tmp_path / "run", seed=number, save_steps=100).save(100 * number)
     return tmp_path / "run"
 
 
@@ -253,10 +259,12 @@ def test_unequal_models_are_refused(run, tmp_path):
     [
         (["--last", "2"], ["step_500", "step_600"]),
         (["--last", "2", "--every", "200"], ["step_400", "step_600"]),
+        (["--last", "3"], ["step_400", "step_500", "step_600"]),  # not the one that a stop saved
         (["--steps", "100", "300"], ["step_100", "step_300"]),
     ],
 )
 def test_script(run, options, expected, capsys):
+    shutil.copytree(run / "checkpoints/step_500", run / "checkpoints/step_570")  # that a stop saved
     assert load_script("average_checkpoints").main([str(run), *options]) == 0
     record = json.loads((run / "averaged" / "averaged_from.json").read_text())
     assert record["checkpoints"] == expected
@@ -276,6 +284,7 @@ def test_script(run, options, expected, capsys):
     ],
 )
 def test_script_errors(run, options, message, capsys):
+    shutil.copytree(run / "checkpoints/step_500", run / "checkpoints/step_570")  # that a stop saved
     assert load_script("average_checkpoints").main([str(run), *options]) == 2
     assert message in capsys.readouterr().err
     (run / "thesis").mkdir()

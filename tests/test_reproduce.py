@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
 from load_script import ROOT, load_script
 
-from vaswani.reproduction import rows_of
+from vaswani.corpora import embedded_corpus
+from vaswani.rows import rows_of
 
 KEYS = {"table", "row", "seed", "ppl", "bleu", "parameters", "flops", "paper_bleu", "paper_ppl", "verdict"}
 SCRIPT = str(ROOT / "scripts" / "reproduce.py")
@@ -56,7 +58,7 @@ def test_the_chain_of_a_row_of_table_2_and_two_of_table_3(tmp_path, capsys):
 def test_plans_and_mistakes(tmp_path, capsys):
     assert reproduce("table2", "--plan", "--gpu", "A100", "--mfu", "0.3", "--seeds", "2") == 0
     out = capsys.readouterr().out
-    assert "| en_de_base | 100,000 | 5.00e+09 | 18.5 | 381 | 1.91e+18 | 5.66 |" in out and "A100 hours at 30%" in out
+    assert "| en_de_base | 2 | 100,000 | 18.5 | 381 | 5.00e+09 | 1.91e+18 | 5.66 |" in out and "A100 hours at 30%" in out
     assert reproduce("table3", "--row", "nonsense", "--plan") == 2
     assert "choose from base" in capsys.readouterr().err
     for words in (["--row", "base"], ["table3", "--plan", "--max_tokens", "9"], [], ["table4"]):
@@ -73,11 +75,48 @@ def test_plans_and_mistakes(tmp_path, capsys):
     assert not list(tmp_path.rglob("seed_1"))
 
 
-def test_a_failing_step_ends_it_with_its_code(tmp_path, capsys):
+def test_a_failing_step_ends_it_with_its_code(tmp_path, capfd):
     """A real run, whose text is not there."""
     words = ["multi30k", "--row", "base", "--output_dir", str(tmp_path), "--data_dir", str(tmp_path / "nowhere")]
     assert reproduce(*words, "--prepared_dir", str(tmp_path / "prepared")) == 2
-    assert "nowhere" in capsys.readouterr().err
+    assert "nowhere" in capfd.readouterr().err
+
+
+def multi30k(folder: Path, *more: str) -> list[str]:
+    """The command of a real run of the base row, of four steps on a text of its own."""
+    names = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+    for split, pairs in embedded_corpus().items():
+        for lang in ("en", "de"):
+            (folder / f"{names[split]}.{lang}").write_text("".join(pair[lang] + "\n" for pair in pairs[:60]))
+    options = {"output_dir": "runs", "prepared_dir": "prepared", "data_dir": "."}
+    words = [word for key, path in options.items() for word in (f"--{key}", str(folder / path))]
+    words += ["--max_steps", "4", "--tokens_per_batch", "200", "--vocab_size", "300", "--num_workers", "1", *more]
+    return [sys.executable, SCRIPT, "multi30k", "--row", "base", *words]
+
+
+def test_a_real_run_is_launched_scored_and_then_skipped(tmp_path):
+    command = multi30k(tmp_path)
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    steps = [line.split()[1].removeprefix("scripts/") for line in out.splitlines() if line.startswith("+ ")]
+    assert steps == ["prepare_data.py", "train.py", "evaluate.py"]
+    (line,) = json.loads((tmp_path / "runs/results.json").read_text())
+    assert (line["table"], line["row"], line["seed"], line["steps"]) == ("multi30k", "base", 1, 4)
+    assert line.keys() >= KEYS and line["paper_bleu"] == 25.8 and line["verdict"] == "-"
+    again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "+ scripts" not in again and "| multi30k | base | 1 |" in again
+
+
+def test_a_signal_stops_what_it_has_launched_too(tmp_path):
+    first = subprocess.Popen(multi30k(tmp_path, "--log_steps", "1", "--max_steps", "100000"), stdout=subprocess.PIPE,
+                             text=True)  # fmt: skip
+    for line in first.stdout:
+        if line.startswith("step 3/"):
+            break
+    first.send_signal(signal.SIGTERM)
+    rest = first.communicate(timeout=60)[0]  # ends with the last process that writes there
+    assert first.returncode == 128 + signal.SIGTERM and "stopped by signal 15" in rest
+    (saved,) = (tmp_path / "runs/multi30k/base/seed_1/checkpoints").iterdir()
+    assert int(saved.name.removeprefix("step_")) >= 3
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from load_script import ROOT
 
 from vaswani import paper, reproduction
-from vaswani.reproduction import Row, rows_of
+from vaswani.rows import SCALED, Row, gpu_hours, plan, planned, rows_of
 from vaswani.run_config import UserError, flat, read_config, write_yaml
 
 MAY_DIFFER = {"output_dir", "keep_checkpoints", "d_k", "d_v", "save_steps"}
@@ -38,27 +38,34 @@ def test_multi30k_has_the_analogues_of_every_row_but_those_of_width_64():
     for name, model in rows.items():
         widths = model.num_heads * (model.d_k or model.d_model // model.num_heads)
         assert name.startswith("b_") or widths == model.d_model
-    likes = {like for like, _ in reproduction.SCALED.values()}
+    likes = {like for like, _ in SCALED.values()}
     assert likes == {row.name for row in paper.TABLE3}
 
 
 def test_the_plan_is_that_of_the_arithmetic():
-    planned = {row.name: reproduction.planned(row) for row in [*rows_of("table2"), *rows_of("table3")]}
+    plans = {row.name: planned(row) for row in [*rows_of("table2"), *rows_of("table3")]}
     expected = {"en_de_base": (381, 9.53e17, 64), "en_de_big": (1291, 9.68e18, 654), "en_fr_base": (366, 9.15e17, 62),
                 "en_fr_big": (1260, 9.45e18, 636)}  # fmt: skip
     for name, (pair, flops, minutes) in expected.items():
-        assert planned[name]["flops_per_pair"] / 1e6 == pytest.approx(pair, abs=0.5)
-        assert planned[name]["flops"] == pytest.approx(flops, rel=0.002)
-        assert 60 * reproduction.gpu_hours(planned[name]["flops"], "H100", 0.25) == pytest.approx(minutes, rel=0.01)
-    epochs = [planned[name]["epochs"] for name in expected]
+        assert plans[name]["flops_per_pair"] / 1e6 == pytest.approx(pair, abs=0.5)
+        assert plans[name]["flops"] == pytest.approx(flops, rel=0.002)
+        assert 60 * gpu_hours(plans[name]["flops"], "H100", 0.25) == pytest.approx(minutes, rel=0.01)
+    epochs = [plans[name]["epochs"] for name in expected]
     assert epochs == pytest.approx([19, 56, 1.9, 5.7], rel=0.03)
-    like_base = [x["flops"] for name, x in planned.items() if name in {row.name for row in paper.TABLE3[:-1]}]
+    like_base = [x["flops"] for name, x in plans.items() if name in {row.name for row in paper.TABLE3[:-1]}]
     assert len(like_base) == 19 and sum(like_base) == pytest.approx(1.86e19, rel=0.005)
-    rows = [row for table in ("table2", "table3") for row in rows_of(table) if row.name != "en_fr_big_untied"]
-    whole = reproduction.plan([*rows, *rows_of("table2", ["en_fr_big_untied"])], 1, ["H100"], [0.25, 0.4])
-    assert whole.splitlines()[-1] == reproduction.plan(rows, 1, ["H100"], [0.25, 0.4]).splitlines()[-1]
-    last = reproduction.plan(rows, 1, ["H100"], [0.25, 0.4]).splitlines()[-1]
-    assert "3.87e+19 | 43.47 | 27.17 |" in last  # one seed of everything, each training once
+
+
+def test_the_plan_of_a_table_counts_every_run_and_every_training_once():
+    rows = [row for table in ("table2", "table3") for row in rows_of(table)]
+    once = {row.name: 1 for row in rows}
+    last = plan(rows, once, ["H100"], [0.25, 0.4]).splitlines()[-1]
+    assert "3.87e+19 | 43.47 | 27.17 |" in last
+    papers = [row for row in rows if row.name != "en_fr_big_untied"]
+    assert plan(papers, once, ["H100"], [0.25, 0.4]).splitlines()[-1] == last
+    base = plan(rows_of("table3", ["base", "big"]), {"base": 3, "big": 1}, ["H100"], [0.25]).splitlines()
+    assert "| base | 3 | 100,000 | 18.5 | 381 | 7.50e+09 | 2.86e+18 | 3.21 |" in base
+    assert "1.25e+19" in base[-1]  # three times 9.53e17, and 9.68e18
 
 
 def line(row: str, bleu: float, seed: int = 1, table: str = "multi30k") -> dict:
@@ -88,8 +95,8 @@ def test_what_counts_as_done(tmp_path):
     row = Row("table2", "x", Path("x.yaml"), "test", average=2)
     entry = {"split": "test", "weights": "last", "decoding": {"num_beams": 4}}
     averaged = entry | {"weights": "average of steps 1, 2", "checkpoints": ["step_1", "step_2"]}
-    config = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2")
-    assert not reproduction.is_trained(run, config) and not reproduction.is_averaged(run, 2, 2)
+    config = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2", "--save_steps", "1")
+    assert not reproduction.is_trained(run, config) and not reproduction.is_averaged(run, 2, config.training)
     for scores, found in (([], None), ([entry], None), ([entry, averaged], averaged),
                           ([averaged | {"split": "valid"}], None), ([averaged | {"decoding": {"num_beams": 1}}], None),
                           ([averaged | {"checkpoints": ["step_2"], "weights": "step 2"}], None)):  # fmt: skip
@@ -101,14 +108,16 @@ def test_what_counts_as_done(tmp_path):
     assert reproduction.is_trained(run, config)
     longer, other = (
         rows_of("multi30k", ["base"])[0].settings(*x)
-        for x in (("--max_steps", "3"), ("--max_steps", "2", "--d_ff", "8"))
+        for x in (("--max_steps", "3", "--save_steps", "1"), ("--max_steps", "2", "--d_ff", "8"))
     )
     assert not reproduction.is_trained(run, longer)
     with pytest.raises(UserError, match=r"was trained with other settings \(d_ff 512 -> 8\): choose another"):
         reproduction.is_trained(run, other)
     (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": ["step_1", "step_2"]}))
-    assert reproduction.is_averaged(run, 2, 2) and not reproduction.is_averaged(run, 2, 3)
-    assert not reproduction.is_averaged(run, 5, 2)
+    assert reproduction.is_averaged(run, 2, config.training)
+    assert not reproduction.is_averaged(run, 2, longer.training) and not reproduction.is_averaged(run, 1, longer.training)
+    sparse = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2", "--save_steps", "2").training
+    assert not reproduction.is_averaged(run, 2, sparse)  # step 1 was saved because of a stop
 
 
 def test_the_figure_needs_several_seeds_of_the_base_row(tmp_path, monkeypatch):
@@ -120,3 +129,14 @@ def test_the_figure_needs_several_seeds_of_the_base_row(tmp_path, monkeypatch):
     lines.append(lines[0] | {"bleu": 25.5, "ppl": 7.9, "seed": 2})
     assert reproduction.write(tmp_path) == tmp_path / "results.json"
     assert (tmp_path / "multi30k.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_gives_mean_and_deviation_over_seeds():
+    more = {"ppl": 8.0, "paper_ppl": 4.92, "sacrebleu": 24.0, "parameters": 1_250_000, "paper_parameters": 65,
+            "flops": 1e15, "paper_flops": None, "verdict": "-"}  # fmt: skip
+    lines = [line("base", bleu, seed) | more for seed, bleu in enumerate((24.0, 25.0, 26.0), start=1)]
+    lines.append(line("big", 27.5) | more | {"ppl": 7.25})
+    shown = reproduction.as_table(lines).splitlines()
+    assert len(shown) == 4 and shown[0].count("|") == shown[2].count("|") == shown[3].count("|")
+    assert "| base | 3 | 8.00 ± 0.00 | 4.92 | 25.0 ± 1.0 | 25.8 | 24.0 ± 0.0 | 1.25M | 65M | 1.00e+15 |" in shown[2]
+    assert "| big | 1 | 7.25 | 4.92 | 27.5 | 26.4 |" in shown[3]

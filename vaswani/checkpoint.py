@@ -197,11 +197,17 @@ def not_a_number(step: int) -> str:
     )
 
 
+def regular(steps: list[int], save_steps: int, max_steps: int) -> list[int]:
+    """Those at the run's own interval, and its end. One that a stop saved in between is no member of an average."""
+    return [step for step in steps if step % save_steps == 0 or step == max_steps]
+
+
 def superfluous(found: list[Path], progress: Progress, settings: TrainingConfig) -> list[Path]:
     """Those that are neither among the newest, nor among the best, nor spaced as wanted."""
     steps = [step_of(folder) for folder in found]
     best = [step for step in progress.best_steps() if step in steps][: settings.keep_best]
-    kept = {*steps[-settings.keep_checkpoints :], *best}
+    newest = regular(steps, settings.save_steps, settings.max_steps)[-settings.keep_checkpoints :]
+    kept = {steps[-1], *newest, *best}
     if settings.keep_every:
         kept |= {step for step in steps if step % settings.keep_every == 0}
     return [folder for folder in found if step_of(folder) not in kept]
