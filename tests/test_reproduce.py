@@ -58,7 +58,9 @@ def test_the_chain_of_a_row_of_table_2_and_two_of_table_3(tmp_path, capsys):
 def test_plans_and_mistakes(tmp_path, capsys):
     assert reproduce("table2", "--plan", "--gpu", "A100", "--mfu", "0.3", "--seeds", "2") == 0
     out = capsys.readouterr().out
-    assert "| en_de_base | 2 | 100,000 | 18.5 | 381 | 5.00e+09 | 1.91e+18 | 5.66 |" in out and "A100 hours at 30%" in out
+    assert (
+        "| en_de_base | 2 | 100,000 | 18.5 | 381 | 5.00e+09 | 1.91e+18 | 5.66 |" in out and "A100 hours at 30%" in out
+    )
     assert reproduce("table3", "--row", "nonsense", "--plan") == 2
     assert "choose from base" in capsys.readouterr().err
     for words in (["--row", "base"], ["table3", "--plan", "--max_tokens", "9"], [], ["table4"]):

@@ -115,7 +115,9 @@ def test_what_counts_as_done(tmp_path):
         reproduction.is_trained(run, other)
     (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": ["step_1", "step_2"]}))
     assert reproduction.is_averaged(run, 2, config.training)
-    assert not reproduction.is_averaged(run, 2, longer.training) and not reproduction.is_averaged(run, 1, longer.training)
+    assert not reproduction.is_averaged(run, 2, longer.training) and not reproduction.is_averaged(
+        run, 1, longer.training
+    )
     sparse = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2", "--save_steps", "2").training
     assert not reproduction.is_averaged(run, 2, sparse)  # step 1 was saved because of a stop
 

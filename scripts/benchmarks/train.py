@@ -135,7 +135,9 @@ class Turn:
         cpu = time.process_time()
         self.pipe.send((self.tokens, time.perf_counter() - self.start, cpu - getattr(self, "cpu", cpu), peak))
         if self.trim and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-            libc.malloc_trim(0)  # what is free goes back: of six base models at rest, and one at work, 24 GB are not enough
+            libc.malloc_trim(
+                0
+            )  # what is free goes back: of six base models at rest, and one at work, 24 GB are not enough
         while self.pipe.recv() == "ceiling":
             self.pipe.send(gemm_ceiling(self.device))
         self.tokens, self.done, self.first = 0, 0, False
