@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> None:
         decoding = {key: getattr(model.generation_config, key) for key in ("num_beams", "length_penalty")} | chosen
         put(run_of(options.model), entry(text, weights, decoding, scores, len(references), ppl))
         print(f"recorded: {run_of(options.model) / FILE}")
-    comparison = compare(options, sources, hypotheses, references, chosen) if options.baseline else {}
+    comparison = compare(options, sources, hypotheses, references, chosen, tokenized) if options.baseline else {}
     if options.json:
         record = {"sentences": len(references), "lang": lang, "warnings": warnings, "ppl": ppl}
         record |= {"sacrebleu": scores["sacrebleu"].score, "signature": scores["sacrebleu"].signature}
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(record))
 
 
-def compare(options: argparse.Namespace, sources, hypotheses, references, chosen: dict) -> dict:
+def compare(options: argparse.Namespace, sources, hypotheses, references, chosen: dict, tokenized: bool) -> dict:
     """Prints the paired bootstrap against the baseline, a file of translations or else a model."""
     with as_user_error():
         if Path(options.baseline).is_file():
@@ -178,7 +178,7 @@ def compare(options: argparse.Namespace, sources, hypotheses, references, chosen
             raise UserError(f"there is no file {options.baseline}; if it is a model, add --source for it to translate")
         else:
             baseline = translate(*load(options.baseline), sources, **chosen)
-        results = paired_bootstrap(hypotheses, baseline, references)
+        results = paired_bootstrap(hypotheses, baseline, references, tokenized=tokenized)
     print(f"against {options.baseline}, paired bootstrap; p: how often chance alone makes such a difference")
     for name, (score, other, p, signature) in results.items():
         print(f"  {name:<17}{score:7.2f} - {other:.2f} = {score - other:+.2f}, p = {p:.3f} | {signature}")

@@ -187,9 +187,15 @@ class Comparison(NamedTuple):
 
 
 def paired_bootstrap(
-    hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, samples: int = 1000
+    hypotheses: Sequence[str],
+    baseline: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenized: bool = False,
+    samples: int = 1000,
 ) -> dict[str, Comparison]:
-    """Whether two systems differ by more than chance, in BLEU (13a) and chrF2: sacreBLEU's paired bootstrap test.
+    """Whether two systems differ by more than chance, in BLEU (13a; of text that is `tokenized` already, of its tokens)
+    and chrF2: sacreBLEU's paired bootstrap test.
 
     Raises:
         ValueError: unequal or no lines.
@@ -197,7 +203,7 @@ def paired_bootstrap(
     for lines in (hypotheses, baseline):
         check_lines(lines, references)
     systems = [("baseline", list(baseline)), ("system", list(hypotheses))]
-    metrics = {"BLEU": BLEU(), "chrF2": CHRF()}
+    metrics = {"BLEU": BLEU(tokenize="none" if tokenized else "13a", force=tokenized), "chrF2": CHRF()}
     signatures, scores = PairedTest(systems, metrics, [list(references)], test_type="bs", n_samples=samples)()
     comparisons = {}
     for name, signature in signatures.items():
