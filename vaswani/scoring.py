@@ -141,7 +141,7 @@ def sacrebleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: st
         ValueError: unequal or no lines.
     """
     check_lines(hypotheses, references)
-    metric = BLEU(tokenize=tokenize)
+    metric = BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of tokens
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(result.score, metric.get_signature().format(), str(result).split(" = ", 1)[1].split(" ", 1)[1])
 
