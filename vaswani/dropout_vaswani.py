@@ -29,7 +29,9 @@ class VaswaniDropout(nn.Dropout):
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Dropout(x), or residual + Dropout(x); any shape."""
-        if x.device.type != "cpu" or not self.training or torch.compiler.is_compiling():
+        if not self.training:
+            return x if residual is None else residual + x
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             dropped = super().forward(x)
             return dropped if residual is None else residual + dropped
         steps = round(self.p * STEPS)
