@@ -4,7 +4,8 @@
     python scripts/average_checkpoints.py RUN --last 5 --every 3000           # only steps that 3,000 divides
     python scripts/average_checkpoints.py RUN --steps 12000 15000 --output FOLDER
 
---last counts those at the run's save_steps and its end; one that a stop saved in between is left out. The result is a model folder with its tokenizer; averaged_from.json says what went in.
+--last leaves out what a stop saved between the run's save_steps. The result is a model folder with its tokenizer;
+averaged_from.json says what went in.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from vaswani.checkpoint import average, checkpoints, regular, step_of
-from vaswani.run_config import UserError, exit_code
+from vaswani.run_config import UserError, as_user_error, exit_code
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -39,16 +40,15 @@ def choose(options: argparse.Namespace) -> list[Path]:
         if missing := [step for step in options.steps if step not in found]:
             raise UserError(f"{options.run} has no checkpoint of step {missing[0]}; it has {listed}")
         return [found[step] for step in sorted(set(options.steps))]
-    newest = found[max(found)]
-    settings = json.loads((newest / "state.json").read_text(encoding="utf-8"))["settings"]
-    steps = regular(list(found), settings["save_steps"], settings["max_steps"])
-    spaced = [step for step in steps if step % max(1, options.every) == 0]
+    with as_user_error():
+        spaced = [x for x in regular(list(found.values())) if step_of(x) % max(1, options.every) == 0]
     if not 0 < options.last <= len(spaced):
+        counted = ", ".join(str(step_of(folder)) for folder in spaced)
         raise UserError(
-            f"--last {options.last} of {len(spaced)} checkpoints; {options.run} has steps {listed}, and those of a stop "
-            f"between its save_steps ({settings['save_steps']}) do not count"
+            f"{options.run} has {len(spaced)} checkpoint(s) to average ({counted}), and not --last {options.last}: give "
+            f"another number, or --steps (those that a stop saved between save_steps do not count)"
         )
-    return [found[step] for step in spaced[-options.last :]]
+    return spaced[-options.last :]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -62,8 +62,12 @@ def run(options: argparse.Namespace) -> None:
     AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(work)
     record = {"run": options.run.name, "checkpoints": [folder.name for folder in folders]}
     (work / "averaged_from.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
-    shutil.rmtree(output, ignore_errors=True)
+    old = output.with_name(f".{output.name}.old")  # at no moment half an average
+    shutil.rmtree(old, ignore_errors=True)
+    if output.exists():
+        output.rename(old)
     work.rename(output)
+    shutil.rmtree(old, ignore_errors=True)
     print(f"average of {', '.join(folder.name for folder in folders)}: {output}")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from vaswani import VaswaniForSeq2SeqLM
-from vaswani.checkpoint import checkpoints
+from vaswani.checkpoint import checkpoints, step_of
 from vaswani.held_out import HeldOut, split_of, testset
 from vaswani.plots import bleu_curve
 from vaswani.results import FILE, entry, perplexity, put, run_of, weights_of
@@ -65,7 +65,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if not (options.testset or options.split or (options.reference and (options.source or options.hypothesis))):
         parser.error("give --testset, --split, or --reference with the --source that the model translates")
     if (options.split or options.record) and not (options.model and run_of(options.model)):
-        parser.error("--split and --record are for the model of a run: give RUN, RUN/averaged, or a checkpoint of it")
+        raise UserError(
+            f"{options.model} is no model of a run (there is no config.yaml): --split and --record are for RUN, RUN/averaged "
+            f"or a checkpoint of it"
+        )
     if options.record and options.all:
         parser.error("--all writes a file of its own: leave out --record")
     if options.all and (options.output or options.baseline or options.hypothesis):
@@ -99,7 +102,7 @@ def curve(options: argparse.Namespace) -> None:
             check_lines(text.sources, text.references, lang, "source lines")
             hypotheses = translate(model, tokenizer, text.sources, **generate_options(options))
             scores = score_all(hypotheses, text.references, lang, tokenized=options.tokenized or text.tokenized)
-        points.append({"step": int(folder.name.removeprefix("step_"))})
+        points.append({"step": step_of(folder)})
         shown = [name for name in ("multi_bleu", "paper_bleu", "sacrebleu", "chrf2") if name in scores]
         points[-1] |= {name: round(scores[name].score, 2) for name in shown}
         print(" | ".join(f"{name} {value:,}" for name, value in points[-1].items()), flush=True)

@@ -17,7 +17,7 @@ from huggingface_hub.utils import validate_repo_id
 from vaswani.cards import Statement, known_and_said
 from vaswani.publishing import assemble
 from vaswani.run_config import UserError, exit_code
-from vaswani.run_record import read_record
+from vaswani.run_record import outdone, read_record
 from vaswani.text_lines import read_lines
 from vaswani.uploading import account, hub_errors, upload
 
@@ -59,6 +59,8 @@ def run(options: argparse.Namespace) -> None:
     if not options.dry_run:
         print(f"logged in as {account()}")
     print(f"weights: {record.weights['weights']}, {record.model}")
+    if better := outdone(record):
+        print(f"warning: {better}")
     given = [line for line in read_lines(options.sentences) if line.strip()] if options.sentences else []
     folder = assemble(record, said, options.output or options.run / "hub", CITATION, given)
     if options.dry_run:

@@ -18,18 +18,26 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from vaswani import reproduction
 from vaswani.paper import PEAK_FLOPS
 from vaswani.rehearsal import is_rehearsal, rehearsed
 from vaswani.reproduction import BEAM
 from vaswani.rows import TABLES, Row, plan, rows_of
-from vaswani.run_config import ModelSettings, UserError, exit_code, positive
+from vaswani.run_config import ModelSettings, RunConfig, UserError, exit_code, positive
 
 HERE = Path(__file__).parent
-FIXED = {field.name for field in dataclasses.fields(ModelSettings)} | {"label_smoothing", "seed"}
+FIXED = {field.name for field in dataclasses.fields(ModelSettings)} | {
+    "label_smoothing",
+    "seed",
+    "init_from",
+    "output_dir",
+}
 
 
 def share(text: str) -> float:
@@ -82,36 +90,76 @@ class Stopped(Exception):
 
 
 def do(name: str, words: list[str], launch: list[str] | None) -> None:
-    """Runs a script to its end: in this process, or by `launch`. A signal to this process stops that too."""
+    """Runs a script to its end: in this process, or by `launch`."""
     print(f"+ scripts/{name}.py {' '.join(words)}", flush=True)
     code = script(name).main(words) if launch is None else call([*launch, str(HERE / f"{name}.py"), *words])
     if code:
         raise Stopped(128 - code if code < 0 else code)
 
 
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+
 def call(command: list[str]) -> int:
-    """Like subprocess.call, but SIGTERM and SIGINT go to the command and all that it has started, and are waited for."""
-    child = subprocess.Popen(command, start_new_session=True)
+    """Like subprocess.call, but a signal goes on to the command and all that it has started, and all of them are waited
+    for: a training that is asked to stop outlives its launcher.
 
-    def pass_on(number: int, _frame) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
+    Raises:
+        Stopped: there was a signal.
+    """
+    child, seen = None, []
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    def pass_on(number: int, _frame=None) -> None:
+        seen.append(number)
+        if child is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
-        return child.wait()
+        child = subprocess.Popen(command, start_new_session=True)
+        for number in seen:  # they came before it was there
+            os.killpg(child.pid, number)
+        code = child.wait()
+        while seen and is_there(child.pid):
+            time.sleep(0.1)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if seen:
+        raise Stopped(128 + seen[0])
+    return code
+
+
+def is_there(group: int) -> bool:
+    """Is a process of this group still at work?"""
+    for process in psutil.process_iter(["status"]):
+        with suppress(OSError):  # it has just ended
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+def check(row: Row, config: RunConfig, more: list[str]) -> None:
+    """Raises: UserError: what would only be seen after days of training."""
+    names = [word.split("=")[0].lstrip("-").replace("-", "_") for word in more if word.startswith("--")]
+    if fixed := [name for name in names if name in FIXED]:
+        raise UserError(f"--{fixed[0]} is what row {row.name} or reproduce.py itself sets: leave it out")
+    settings = config.training
+    there = min(settings.keep_checkpoints, -(-settings.max_steps // settings.save_steps))
+    if (row.average or 0) > there:
+        raise UserError(
+            f"row {row.name} is the mean of {row.average} checkpoints, and with these settings {there} will be there: "
+            f"raise keep_checkpoints or lower save_steps"
+        )
 
 
 def reproduce(row: Row, seed: int, options: argparse.Namespace, more: list[str]) -> None:
     """One row with one seed: what is done is skipped."""
     run = row.run(options.output_dir, seed)
     words = [str(row.config), *row.words(), *more, "--seed", str(seed), "--output_dir", str(run)]
-    if fixed := [word for word in more if word.split("=")[0].lstrip("-").replace("-", "_") in FIXED]:
-        raise UserError(f"{fixed[0]} is what row {row.name} or reproduce.py itself sets: leave it out")
     config = row.settings(*more, "--seed", str(seed))
+    check(row, config, more)
     one = None if options.rehearse else [sys.executable]
     all_devices = None if options.rehearse else [*one, "-m", "accelerate.commands.launch"]
     if all_devices and options.accelerate_config:
@@ -125,10 +173,12 @@ def reproduce(row: Row, seed: int, options: argparse.Namespace, more: list[str])
     model = run
     if row.average:
         model = run / "averaged"
-        if not reproduction.is_averaged(run, row.average, config.training):
+        if not reproduction.is_averaged(run, row.average):
             do("average_checkpoints", [str(run), "--last", str(row.average)], one)
     if reproduction.scored(row, run) is None:
         do("evaluate", [str(model), "--split", row.split, "--num_beams", str(BEAM), "--record"], one)
+        if reproduction.scored(row, run) is None:
+            raise UserError(f"{run} has no BLEU on its {row.split} text: look at what evaluate.py says of it")
 
 
 def run(options: argparse.Namespace, more: list[str]) -> None:

@@ -219,11 +219,11 @@ def train(config: RunConfig, at_end: ExitStack) -> int:
                 if last or progress.step % settings.eval_steps == 0:
                     validate(progress)
                 stopped_by = team.largest(stop.signal)  # the same step on every process
-                over = stopped_by or is_over(progress, settings)
-                if over or progress.step % settings.save_steps == 0:
-                    store.save(progress)
+                due = is_over(progress, settings) or progress.step % settings.save_steps == 0
+                if due or stopped_by:
+                    store.save(progress, by_stop=not due)
                 log.pause(since=paused)
-                if over:
+                if stopped_by or is_over(progress, settings):
                     break
             else:
                 progress.epoch, progress.batch = progress.epoch + 1, 0

@@ -15,7 +15,7 @@ from vaswani.cards import Statement, bibtex, check_card, known_and_said, languag
 from vaswani.own_sentences import as_trained, sentences
 from vaswani.planned_pages import header, index, planned
 from vaswani.run_config import UserError, read_config, write_yaml
-from vaswani.run_record import read_record
+from vaswani.run_record import outdone, read_record
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.training_data import LICENSES, training_data
 
@@ -190,7 +190,7 @@ def test_every_table_is_one(run):
     assert r"a \| b" in made.content and r"\*c\* \`d\`" in made.content
     assert "newstest2013, 3,003 sentences | last | greedy |" in made.content
     assert "| width, d_model | 512 | 128 |" in made.content and "| dropout | 0.1 | 0.3 |" in made.content
-    assert "17 pairs of text of the publisher's own" in made.content
+    assert "17 pairs of text that the publisher provided" in made.content
     assert not re.search(r"\n\n\n", made.content) and "None" not in made.content and "{%" not in made.content
 
 
@@ -239,7 +239,7 @@ def test_what_only_the_publisher_knows(run):
     path = run(data_dir="d", train_files=["t"], valid_files=["v"], test_files=["x"])
     record = read_record(path)
     with pytest.raises(
-        UserError, match=r"nobody but you knows the licence of text of the publisher's own: .*--license"
+        UserError, match=r"nobody but you knows the licence of text that the publisher provided: .*--license"
     ):
         known_and_said(record, Statement("org/name"))
     with pytest.raises(UserError, match="--data-note"):
@@ -268,7 +268,8 @@ def test_a_fine_tuned_model_names_its_start(run):
     made = card(path)
     assert (
         head(made)["base_model"] == "org/base"
-        and "starts from the weights and the vocabulary of `org/base`" in made.content
+        and "the vocabulary of another model (`init_from` in `config.yaml`: `org/base`)" in made.content
+        and "fine-tuned from another model with" in made.content
     )
 
 
@@ -356,7 +357,7 @@ def test_every_recipe_has_terms():
 def test_sentences_of_ours(run):
     settings = {"dataset": None, "data_dir": "d", "tokenized": False}
     for lang in ("en", "de", "fr"):
-        assert len(sentences(settings, lang)) == len(set(sentences(settings, lang))) == 5
+        assert len(sentences(settings, lang)) == len(set(sentences(settings, lang))) == 10
     assert sentences(settings, "xx", ["mine"]) == ["mine"]
     with pytest.raises(UserError, match="no sentences in 'xx'"):
         sentences(settings, "xx")
@@ -403,3 +404,16 @@ def test_the_index_lists_a_trained_model(run, tmp_path, capsys):
     }
     listed = (tmp_path / "cards" / "README.md").read_text()
     assert "- [name](name/README.md): English to German" in listed and "wmt14_en_fr_big.md" in listed
+
+
+def test_weights_that_others_of_the_run_outdo_are_named(run):
+    mean = {"weights": "average of steps 1, 2", "checkpoints": ["step_1", "step_2"]}
+    better = {"sacrebleu": BLEU["sacrebleu"] | {"score": 27.0}}
+    path = run([entry(), entry(weights=mean, **better), entry("valid", weights=mean)], averaged=["step_1", "step_2"])
+    assert outdone(read_record(path)) is None
+    assert "these weights have 26.40 sacreBLEU on newstest2014, and average of steps 1, 2 has 27.00" in outdone(
+        read_record(path, "last")
+    )
+    other_search = [entry(), entry(weights=mean, beams=1, **better)]
+    (path / "results.json").write_text(json.dumps({"step": 100_000, "best_step": 1, "scores": other_search}))
+    assert outdone(read_record(path, "last")) is None

@@ -1,7 +1,5 @@
-import dataclasses
 import json
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from load_script import load_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.checkpoint import Checkpoints, Progress, average, checkpoints, damage
+from vaswani.checkpoint import Checkpoints, Progress, average, checkpoints, damage, regular
 from vaswani.optim import adam, set_rate
 from vaswani.processes import Team
 from vaswani.run_config import TrainingConfig, UserError
@@ -39,10 +37,9 @@ class Training:
         self.model = new_model(seed).train()
         self.optimizer = self.accelerator.prepare(adam(self.model.parameters()))
         self.said: list[str] = []
-        chosen = TrainingConfig(**{"save_steps": 1} | settings)
         self.store = Checkpoints(
-            run, self.accelerator, Team(self.accelerator, 10), self.model, self.optimizer, TOKENIZER, chosen,
-            {"settings": {"d_model": 8} | dataclasses.asdict(chosen), "code": code}, self.said.append,
+            run, self.accelerator, Team(self.accelerator, 10), self.model, self.optimizer, TOKENIZER,
+            TrainingConfig(**settings), {"settings": {"d_model": 8}, "code": code}, self.said.append,
         )  # fmt: skip
 
     def step(self, seed: int) -> None:
@@ -52,9 +49,10 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def save(self, *steps: int, **scores: float) -> None:
+    def save(self, *steps: int, by_stop: tuple[int, ...] = (), **scores: float) -> None:
         for step in steps:
-            self.store.save(Progress(step=step, scores={int(key[1:]): score for key, score in scores.items()}))
+            progress = Progress(step=step, scores={int(key[1:]): score for key, score in scores.items()})
+            self.store.save(progress, by_stop=step in by_stop)
 
 
 def names(run: Path) -> list[str]:
@@ -79,7 +77,7 @@ def test_what_is_restored_goes_on_as_before(tmp_path):
     assert other.model.lm_head.weight is other.model.model.shared.weight
     assert other.said == [f"continuing from {tmp_path / 'checkpoints' / 'step_3'}"]
     saved = json.loads((tmp_path / "checkpoints" / "step_3" / "state.json").read_text())
-    assert saved["settings"]["d_model"] == 8 and saved["code"] == CODE and saved["processes"] == 1
+    assert saved["settings"] == {"d_model": 8} and saved["code"] == CODE and saved["processes"] == 1
     suffixes = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert suffixes <= {".safetensors", ".json", ".txt"}  # no pickles
 
@@ -115,9 +113,6 @@ def test_a_change_of_code_and_of_processes_is_said(tmp_path):
         ({"keep_checkpoints": 1, "keep_best": 2}, [20, 40, 60]),
         ({"keep_checkpoints": 1, "keep_every": 30}, [30, 60]),
         ({"keep_checkpoints": 1, "keep_best": 1, "keep_every": 50}, [20, 50, 60]),
-        ({"keep_checkpoints": 2, "save_steps": 20}, [40, 60]),  # 50 was saved because of a stop
-        ({"keep_checkpoints": 1, "save_steps": 40}, [40, 60]),  # so was 60: the newest, to continue from
-        ({"keep_checkpoints": 2, "save_steps": 40, "max_steps": 60}, [40, 60]),
     ],
 )
 def test_the_newest_the_best_and_spaced_ones_are_kept(tmp_path, settings, kept):
@@ -126,6 +121,17 @@ def test_the_newest_the_best_and_spaced_ones_are_kept(tmp_path, settings, kept):
     training.save(10, 20, 30, 40, 50, 60, _20=7.0, _25=9.0, _30=3.0, _40=5.0)
     assert [folder.name for folder in checkpoints(tmp_path)] == [f"step_{step}" for step in kept]
     assert names(tmp_path) == ["step_7", *(f"step_{step}" for step in kept)]
+
+
+@pytest.mark.parametrize(
+    ("by_stop", "kept"),
+    [((50,), [40, 60]), ((60,), [40, 50, 60]), ((40, 50, 60), [20, 30, 60]), ((10, 20, 30, 40, 50, 60), [50, 60])],
+)
+def test_what_a_stop_saved_takes_no_place_among_the_newest(tmp_path, by_stop, kept):
+    Training(tmp_path, keep_checkpoints=2).save(10, 20, 30, 40, 50, 60, by_stop=by_stop)
+    assert [folder.name for folder in checkpoints(tmp_path)] == [f"step_{step}" for step in kept]
+    expected = [step for step in kept if step not in by_stop]
+    assert [folder.name for folder in regular(checkpoints(tmp_path))] == [f"step_{step}" for step in expected]
 
 
 def test_a_checkpoint_is_a_model_for_the_auto_classes(tmp_path):
@@ -229,7 +235,7 @@ def test_everything_is_forced_to_disk_before_it_counts(tmp_path, monkeypatch):
 @pytest.fixture
 def run(tmp_path) -> Path:
     for number in range(1, 7):
-        Training(tmp_path / "run", seed=number, save_steps=100).save(100 * number)
+        Training(tmp_path / "run", seed=number).save(100 * number)
     return tmp_path / "run"
 
 
@@ -264,7 +270,7 @@ def test_unequal_models_are_refused(run, tmp_path):
     ],
 )
 def test_script(run, options, expected, capsys):
-    shutil.copytree(run / "checkpoints/step_500", run / "checkpoints/step_570")  # that a stop saved
+    Training(run).save(570, by_stop=(570,))
     assert load_script("average_checkpoints").main([str(run), *options]) == 0
     record = json.loads((run / "averaged" / "averaged_from.json").read_text())
     assert record["checkpoints"] == expected
@@ -278,13 +284,13 @@ def test_script(run, options, expected, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--last", "9"], "--last 9 of 6 checkpoints"),
-        (["--last", "0"], "--last 0 of 6"),
+        (["--last", "9"], "has 6 checkpoint(s) to average (100, 200, 300, 400, 500, 600), and not --last 9"),
+        (["--last", "0"], "and not --last 0"),
         (["--steps", "150"], "no checkpoint of step 150; it has 100, 200"),
     ],
 )
 def test_script_errors(run, options, message, capsys):
-    shutil.copytree(run / "checkpoints/step_500", run / "checkpoints/step_570")  # that a stop saved
+    Training(run).save(570, by_stop=(570,))
     assert load_script("average_checkpoints").main([str(run), *options]) == 2
     assert message in capsys.readouterr().err
     (run / "thesis").mkdir()

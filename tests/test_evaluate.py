@@ -144,13 +144,19 @@ def test_errors_are_one_sentence_and_code_2(evaluate, model, files, texts, optio
 
 @pytest.mark.parametrize(
     "options",
-    ["", "m", "m --split test", "m --record --source s --reference r", "m --split test --testset t", "m --hypothesis h --reference r", "m --reference r", "m --testset t --source s",
+    ["", "m", "m --split test --testset t", "m --hypothesis h --reference r", "m --reference r", "m --testset t --source s",
      "m --source s --reference r --output no/where/out"],
 )  # fmt: skip
 def test_incomplete_command_lines(evaluate, options):
     with pytest.raises(SystemExit) as stopped:
         evaluate(*options.split())
     assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize("options", ["--split test", "--record --source s --reference r"])
+def test_what_is_no_model_of_a_run_is_named(evaluate, tmp_path, options):
+    code, _, err = evaluate(str(tmp_path), *options.split())
+    assert code == 2 and f"{tmp_path} is no model of a run (there is no config.yaml)" in err and err.count("\n") == 1
 
 
 def test_swapped_source_and_reference_are_warned_of(evaluate, files):

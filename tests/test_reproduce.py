@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from accelerate.state import AcceleratorState
 from load_script import ROOT, load_script
@@ -69,9 +70,13 @@ def test_plans_and_mistakes(tmp_path, capsys):
     assert reproduce("table3", "--row", "base", "--output_dir", str(tmp_path), "--no_such_setting", "1") == 2
     assert "--help" in capsys.readouterr().err
     words = ["table3", "--row", "c_layers_2", "--output_dir", str(tmp_path)]
-    for more in (["--num_layers", "8"], ["--seed", "7"]):
+    for more in (["--num_layers", "8"], ["--seed", "7"], ["--init_from", "x"]):
         assert reproduce(*words, *more) == 2
         assert f"{more[0]} is what row c_layers_2 or reproduce.py itself sets" in capsys.readouterr().err
+    words = ["table2", "--row", "en_de_base", "--output_dir", str(tmp_path)]
+    for more, there in ((["--keep_checkpoints", "3"], 3), (["--save_steps", "30000"], 4)):
+        assert reproduce(*words, *more) == 2
+        assert f"is the mean of 5 checkpoints, and with these settings {there} will be there" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         reproduce("table3", "--plan", "--mfu", "40")
     assert not list(tmp_path.rglob("seed_1"))
@@ -108,17 +113,24 @@ def test_a_real_run_is_launched_scored_and_then_skipped(tmp_path):
     assert "+ scripts" not in again and "| multi30k | base | 1 |" in again
 
 
-def test_a_signal_stops_what_it_has_launched_too(tmp_path):
-    first = subprocess.Popen(multi30k(tmp_path, "--log_steps", "1", "--max_steps", "100000"), stdout=subprocess.PIPE,
-                             text=True)  # fmt: skip
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_stops_what_it_has_launched_too(tmp_path, number):
+    command = multi30k(tmp_path, "--log_steps", "1")
+    first = subprocess.Popen([*command, "--max_steps", "100000"], stdout=subprocess.PIPE, text=True)
     for line in first.stdout:
         if line.startswith("step 3/"):
             break
-    first.send_signal(signal.SIGTERM)
-    rest = first.communicate(timeout=60)[0]  # ends with the last process that writes there
-    assert first.returncode == 128 + signal.SIGTERM and "stopped by signal 15" in rest
+    first.send_signal(number)
+    assert first.wait(timeout=60) == 128 + number
+    left = [process.info for process in psutil.process_iter(["cmdline"]) if str(tmp_path) in process.info["cmdline"]]
+    assert not left
     (saved,) = (tmp_path / "runs/multi30k/base/seed_1/checkpoints").iterdir()
-    assert int(saved.name.removeprefix("step_")) >= 3
+    step = int(saved.name.removeprefix("step_"))
+    assert step >= 3
+    again = subprocess.run([*command, "--max_steps", str(step + 1)], capture_output=True, text=True, check=True).stdout
+    assert f"continuing from {saved}" in again
+    (line,) = json.loads((tmp_path / "runs/results.json").read_text())
+    assert line["steps"] == step + 1
 
 
 @pytest.mark.slow

@@ -66,6 +66,15 @@ def test_the_plan_of_a_table_counts_every_run_and_every_training_once():
     base = plan(rows_of("table3", ["base", "big"]), {"base": 3, "big": 1}, ["H100"], [0.25]).splitlines()
     assert "| base | 3 | 100,000 | 18.5 | 381 | 7.50e+09 | 2.86e+18 | 3.21 |" in base
     assert "1.25e+19" in base[-1]  # three times 9.53e17, and 9.68e18
+    both = plan(
+        [*rows_of("table2", ["en_de_base"]), *rows_of("table3", ["base"])],
+        {"en_de_base": 1, "base": 3},
+        ["H100"],
+        [0.25],
+    )
+    assert "2.86e+18" in both.splitlines()[-1]  # one folder, three seeds
+    alone = plan(rows_of("table2", ["en_fr_big_untied"]), {"en_fr_big_untied": 1}, ["H100"], [0.25]).splitlines()
+    assert "1.40e+19" in alone[-1]
 
 
 def line(row: str, bleu: float, seed: int = 1, table: str = "multi30k") -> dict:
@@ -89,37 +98,53 @@ def test_verdicts():
     assert reproduction.verdict(line("big", 31.0), [base[0], line("big", 31.0)]) == "-"  # no spread is known
 
 
-def test_what_counts_as_done(tmp_path):
-    run = tmp_path / "run"
-    (run / "averaged").mkdir(parents=True)
-    row = Row("table2", "x", Path("x.yaml"), "test", average=2)
-    entry = {"split": "test", "weights": "last", "decoding": {"num_beams": 4}}
-    averaged = entry | {"weights": "average of steps 1, 2", "checkpoints": ["step_1", "step_2"]}
-    config = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2", "--save_steps", "1")
-    assert not reproduction.is_trained(run, config) and not reproduction.is_averaged(run, 2, config.training)
-    for scores, found in (([], None), ([entry], None), ([entry, averaged], averaged),
-                          ([averaged | {"split": "valid"}], None), ([averaged | {"decoding": {"num_beams": 1}}], None),
-                          ([averaged | {"checkpoints": ["step_2"], "weights": "step 2"}], None)):  # fmt: skip
-        (run / "results.json").write_text(json.dumps({"step": 2, "scores": scores}))
-        assert reproduction.scored(row, run) == found
+def averaged(run: Path, *steps: int) -> list[str]:
+    names = [f"step_{step}" for step in steps]
+    (run / "averaged").mkdir(parents=True, exist_ok=True)
+    (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": names}))
+    return names
+
+
+def test_what_counts_as_trained(tmp_path):
+    run, config = tmp_path / "run", rows_of("multi30k", ["base"])[0].settings("--max_steps", "2")
+    run.mkdir()
+    (run / "results.json").write_text(json.dumps({"step": 2, "scores": []}))
     assert not reproduction.is_trained(run, config)  # its model is missing
     (run / "config.json").touch()
     write_yaml(run / "config.yaml", config)
     assert reproduction.is_trained(run, config)
     longer, other = (
         rows_of("multi30k", ["base"])[0].settings(*x)
-        for x in (("--max_steps", "3", "--save_steps", "1"), ("--max_steps", "2", "--d_ff", "8"))
+        for x in (("--max_steps", "3"), ("--max_steps", "2", "--d_ff", "8"))
     )
     assert not reproduction.is_trained(run, longer)
     with pytest.raises(UserError, match=r"was trained with other settings \(d_ff 512 -> 8\): choose another"):
         reproduction.is_trained(run, other)
-    (run / "averaged" / "averaged_from.json").write_text(json.dumps({"checkpoints": ["step_1", "step_2"]}))
-    assert reproduction.is_averaged(run, 2, config.training)
-    assert not reproduction.is_averaged(run, 2, longer.training) and not reproduction.is_averaged(
-        run, 1, longer.training
-    )
-    sparse = rows_of("multi30k", ["base"])[0].settings("--max_steps", "2", "--save_steps", "2").training
-    assert not reproduction.is_averaged(run, 2, sparse)  # step 1 was saved because of a stop
+
+
+def test_what_counts_as_averaged(tmp_path):
+    assert not reproduction.is_averaged(tmp_path, 2)
+    averaged(tmp_path, 1, 2)
+    assert reproduction.is_averaged(tmp_path, 2) and not reproduction.is_averaged(tmp_path, 5)
+    for step, by_stop in ((1, False), (2, True), (3, False)):
+        (tmp_path / f"checkpoints/step_{step}").mkdir(parents=True)
+        (tmp_path / f"checkpoints/step_{step}/state.json").write_text(json.dumps({"by_stop": by_stop}))
+    assert not reproduction.is_averaged(tmp_path, 2)
+    averaged(tmp_path, 1, 3)
+    assert reproduction.is_averaged(tmp_path, 2)
+
+
+def test_what_counts_as_scored(tmp_path):
+    row = Row("table2", "x", Path("x.yaml"), "test", average=2)
+    last = {"split": "test", "weights": "last", "decoding": {"num_beams": 4}, "scores": {"paper_bleu": {}}}
+    mean = last | {"weights": "average of steps 1, 3", "checkpoints": averaged(tmp_path, 1, 3)}
+    for scores, found in (([], None), ([last], None), ([last, mean], mean),
+                          ([mean | {"split": "valid"}], None), ([mean | {"decoding": {"num_beams": 1}}], None),
+                          ([mean | {"checkpoints": ["step_1", "step_2"]}], None), ([mean | {"scores": {}}], None)):  # fmt: skip
+        (tmp_path / "results.json").write_text(json.dumps({"step": 3, "scores": scores}))
+        assert reproduction.scored(row, tmp_path) == found
+        alone = reproduction.scored(Row("table3", "x", Path("x.yaml"), "test"), tmp_path)
+        assert alone == (last if last in scores else None)
 
 
 def test_the_figure_needs_several_seeds_of_the_base_row(tmp_path, monkeypatch):

@@ -59,18 +59,6 @@ def test_what_does_not_fit_is_said(corpus, trained, tmp_path, changes, message):
         with_model_of_init_from(read_config([str(folder / "config.yaml")]))
 
 
-def test_without_languages_the_direction_is_the_models(corpus, trained, tmp_path):
-    model = shutil.copytree(trained, tmp_path / "reversed", ignore=shutil.ignore_patterns("checkpoints"))
-    settings = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(settings | {"source_lang": "de", "target_lang": "en"}))
-    path = config_for(corpus, tmp_path, model, source_lang="en", target_lang="de") / "config.yaml"
-    with pytest.raises(UserError, match="translates de to en, and the config says en to de"):
-        with_model_of_init_from(read_config([str(path)]))
-    written = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in written.items() if not key.endswith("_lang")}))
-    assert with_model_of_init_from(read_config([str(path)])).data.languages == ("de", "en")
-
-
 def test_another_tokenizer_is_refused_and_the_same_is_not(corpus, trained, tmp_path):
     other = next(
         path for path in (corpus / "prepared").glob("*/tokenizer") if len(AutoTokenizer.from_pretrained(path)) != 270

@@ -31,7 +31,7 @@ MEANINGS = {
     "d_k": "width of a query or key in a head, d_k",
     "d_v": "width of a value in a head, d_v",
     "dropout": "dropout",
-    "position_encoding": "positions",
+    "position_encoding": "positional encoding (interleaved: sinusoids as in the text)",
     "tie_word_embeddings": "one matrix for both embeddings and the softmax",
     "attention_bias": "biases in the attention projections",
     "label_smoothing": "label smoothing",
@@ -142,7 +142,7 @@ def training_table(record: RunRecord) -> str:
     rows = [
         ["updates", f"{seen['step']:,}"],
         ["target tokens seen", f"{seen['target_tokens']:,}"],
-        ["target tokens in an update, on average", f"{settings['tokens_per_batch']:,}"],
+        ["target tokens in an update, on average", f"{seen['target_tokens'] / seen['step']:,.0f}"],
         ["epochs", f"{seen['target_tokens'] / tokens:.1f}" if tokens else f"{seen['epoch']}"],
         ["hours of training, validation not counted", f"{seen['seconds'] / 3600:.2f}"],
         ["hardware", hardware(run)],

@@ -78,8 +78,11 @@ class Checkpoints:
         self.saved: int | None = None  # the step of the newest
 
     # ----------------------------------------------------------------------------------------------------------- saving
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: Progress, by_stop: bool = False) -> None:
         """Saves this step, unless that is done, and deletes what need not be kept.
+
+        Args:
+            by_stop: it is saved only because the run is asked to stop here, see `regular`.
 
         Raises:
             UserError: there is no space, or the weights are no longer numbers. Earlier checkpoints are as they were.
@@ -88,17 +91,17 @@ class Checkpoints:
             return
         random = {f"{rank}.{name}": value for rank, states in enumerate(self.team.gather(_random_state()))
                   for name, value in states.items()}  # fmt: skip
-        self.team.main_only(lambda: self._write(progress, random))
+        self.team.main_only(lambda: self._write(progress, random, by_stop))
         self.saved = progress.step
 
-    def _write(self, progress: Progress, random: dict[str, torch.Tensor]) -> None:
+    def _write(self, progress: Progress, random: dict[str, torch.Tensor], by_stop: bool) -> None:
         folder = self.run / "checkpoints" / f"step_{progress.step}"
         if not all(weight.isfinite().all() for weight in self.model.parameters()):
             raise UserError(not_a_number(progress.step))
         work = folder.with_name(f".{folder.name}")
         shutil.rmtree(work, ignore_errors=True)
         try:
-            self._fill(work, progress, random)
+            self._fill(work, progress, random, by_stop)
             _seal(work)
             shutil.rmtree(folder, ignore_errors=True)  # one that was found damaged
             os.replace(work, folder)
@@ -113,7 +116,7 @@ class Checkpoints:
         for old in superfluous(checkpoints(self.run), progress, self.settings):
             shutil.rmtree(old)
 
-    def _fill(self, work: Path, progress: Progress, random: dict[str, torch.Tensor]) -> None:
+    def _fill(self, work: Path, progress: Progress, random: dict[str, torch.Tensor], by_stop: bool) -> None:
         self.model.save_pretrained(work, max_shard_size="100GB")
         self.tokenizer.save_pretrained(work)
         moments = self.optimizer.state_dict()["state"]
@@ -123,6 +126,7 @@ class Checkpoints:
         scaler = self.accelerator.scaler  # fp16 has one
         state = {
             "progress": dataclasses.asdict(progress),
+            "by_stop": by_stop,
             "processes": self.team.world,
             "scaler": scaler.state_dict() if scaler else None,
             **self.record,
@@ -197,16 +201,18 @@ def not_a_number(step: int) -> str:
     )
 
 
-def regular(steps: list[int], save_steps: int, max_steps: int) -> list[int]:
+def regular(found: list[Path]) -> list[Path]:
     """Those at the run's own interval, and its end. One that a stop saved in between is no member of an average."""
-    return [step for step in steps if step % save_steps == 0 or step == max_steps]
+    states = (json.loads((folder / "state.json").read_text(encoding="utf-8")) for folder in found)
+    return [folder for folder, state in zip(found, states, strict=True) if not state.get("by_stop")]
 
 
 def superfluous(found: list[Path], progress: Progress, settings: TrainingConfig) -> list[Path]:
-    """Those that are neither among the newest, nor among the best, nor spaced as wanted."""
+    """Those that are neither among the newest, nor among the best, nor spaced as wanted. What a stop saved is kept as
+    long as it is the newest, or there is nothing else."""
     steps = [step_of(folder) for folder in found]
     best = [step for step in progress.best_steps() if step in steps][: settings.keep_best]
-    newest = regular(steps, settings.save_steps, settings.max_steps)[-settings.keep_checkpoints :]
+    newest = [step_of(folder) for folder in (regular(found) or found)[-settings.keep_checkpoints :]]
     kept = {steps[-1], *newest, *best}
     if settings.keep_every:
         kept |= {step for step in steps if step % settings.keep_every == 0}

@@ -20,7 +20,7 @@ from typing import Any
 try:
     from babel import Locale, dates, numbers, units
 except ImportError as error:  # pragma: no cover - depends on the installation
-    raise ImportError('the built-in corpus needs babel: pip install "vaswani[train]"') from error
+    raise ImportError('the built-in corpus needs babel: in the clone, pip install -e ".[train]"') from error
 
 # Every pattern: name and kind, the English and the German sentence. A field is a row of VOCABULARY, a sort of CLDR name
 # or one of FIELDS; a 2 after it asks for another word of the same sort; a dot selects an inflected form.

@@ -21,7 +21,7 @@ def _ctranslate2():
     try:
         import ctranslate2
     except ImportError:
-        raise UserError('CTranslate2 is not installed: pip install "vaswani[ctranslate2]"') from None
+        raise UserError('CTranslate2 is not installed: in the clone, pip install -e ".[ctranslate2]"') from None
     return ctranslate2
 
 

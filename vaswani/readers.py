@@ -50,8 +50,9 @@ def group_files(names: list[str], folder: Path, source_lang: str, target_lang: s
             groups.append(_in_order(found, find_file(paths.pop(0)), source_lang, target_lang))
         else:
             sides = f"{path.name}.{source_lang} and {path.name}.{target_lang}"
+            languages = ", or source_lang and target_lang" if path.parent.is_dir() else ""
             raise UserError(
-                f"there is no file {path}, nor the pair {sides}, plain or {', '.join(OPENERS)}: check data_dir"
+                f"there is no file {path}, nor the pair {sides}, plain or {', '.join(OPENERS)}: check data_dir{languages}"
             )
     return groups
 

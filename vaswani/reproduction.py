@@ -8,12 +8,12 @@ import torch
 
 from . import paper, results
 from .card_tables import table
-from .checkpoint import regular
+from .checkpoint import checkpoints, regular
 from .configuration_vaswani import VaswaniConfig
 from .modeling_vaswani import VaswaniForSeq2SeqLM
 from .plots import differences
 from .rows import TABLES, Row, flops_per_pair, rows_of
-from .run_config import RunConfig, TrainingConfig, UserError, flat, read_config, write_whole
+from .run_config import RunConfig, UserError, flat, read_config, write_whole
 from .run_folder import changed, read_lines
 
 TOLERANCE = 0.5  # BLEU, either way: about what two seeds of one row can differ
@@ -23,10 +23,11 @@ BEAM = 4
 
 def scored(row: Row, run: Path) -> dict | None:
     """The entry of the run's record that the table is about; None where it is not there yet."""
-    weights = f"average of {row.average} " if row.average else "last"
+    weights = results.weights_of(str(run / "averaged" if row.average else run))
+    wanted = {"split": row.split} | weights
     for entry in results.read(run)["scores"]:
-        kind = f"average of {len(entry['checkpoints'])} " if len(entry.get("checkpoints", [])) > 1 else entry["weights"]
-        if (entry["split"], kind, entry["decoding"]["num_beams"]) == (row.split, weights, BEAM):
+        found = {key: entry.get(key) for key in wanted} == wanted and entry["decoding"]["num_beams"] == BEAM
+        if found and "paper_bleu" in entry["scores"]:
             return entry
     return None
 
@@ -43,11 +44,11 @@ def is_trained(run: Path, config: RunConfig) -> bool:
     return whole
 
 
-def is_averaged(run: Path, count: int, settings: TrainingConfig) -> bool:
-    """Is RUN/averaged the mean of the last `count` checkpoints of the whole run?"""
-    steps = regular(list(range(1, settings.max_steps + 1)), settings.save_steps, settings.max_steps)[-count:]
+def is_averaged(run: Path, count: int) -> bool:
+    """Is RUN/averaged the mean of the last `count` checkpoints?"""
     names = results.weights_of(str(run / "averaged")).get("checkpoints", [])
-    return names == [f"step_{step}" for step in steps]
+    there = [folder.name for folder in regular(checkpoints(run))[-count:]]  # none: they were deleted since
+    return len(names) == count and names == (there or names)
 
 
 def collect(folder: Path, rehearsal: bool = False) -> list[dict]:
@@ -56,7 +57,7 @@ def collect(folder: Path, rehearsal: bool = False) -> list[dict]:
     for row in (row for name in TABLES for row in rows_of(name)):
         for run in sorted(row.run(folder, 0).parent.glob("seed_*")):
             entry = scored(row, run)
-            if not run.name.removeprefix("seed_").isdigit() or not entry or "paper_bleu" not in entry["scores"]:
+            if not run.name.removeprefix("seed_").isdigit() or not entry:
                 continue  # an earlier run that was moved aside, or one that is not done
             config = VaswaniConfig.from_pretrained(run)
             with torch.device("meta"):

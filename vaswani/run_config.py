@@ -228,7 +228,7 @@ class TrainingConfig:
     )
     figures: bool = option(True, "draw curves and attention at each validation")
     save_steps: int = option(1500, "steps between checkpoints (1,500 base or 600 big were 10 minutes for the paper)")
-    keep_checkpoints: int = option(20, "checkpoints that are kept: the newest ones")
+    keep_checkpoints: int = option(20, "checkpoints that are kept: the newest of those at save_steps")
     keep_best: int = option(0, "and the best ones, by the validation of the same step")
     keep_every: int | None = option(None, "and those of steps that this divides, for averaging")
     tokenized: bool = option(False, "the text is Moses-tokenised: it is scored as it stands, and not tokenised again")

@@ -141,3 +141,21 @@ def cleaned(value):
         if isinstance(value, str)
         else value
     )
+
+
+def outdone(record: RunRecord) -> str | None:
+    """What to say where other weights of the run score better on the same text by the same search; else None."""
+
+    def key(entry: dict) -> str:
+        return json.dumps([entry["set"], entry["split"], entry["decoding"]], sort_keys=True)
+
+    scored = [entry for entry in record.scores if "sacrebleu" in entry["scores"]]
+    own = {key(entry): entry["scores"]["sacrebleu"]["score"] for entry in scored if record.is_of_model(entry)}
+    for entry in scored:
+        score, published = entry["scores"]["sacrebleu"]["score"], own.get(key(entry))
+        if published is not None and score > published:
+            return (
+                f"these weights have {published:.2f} sacreBLEU on {entry['set']}, and {entry['weights']} has {score:.2f}: "
+                f"an average helps where the loss has flattened; --weights chooses"
+            )
+    return None

@@ -41,11 +41,8 @@ def with_model_of_init_from(config: RunConfig) -> RunConfig:
             f"the config asks for {listed}: the architecture and the vocabulary of {name} are fixed; leave these keys out, "
             f"or train without init_from"
         )
-    data = config.data
     languages = (theirs.source_lang, theirs.target_lang)
-    if None not in languages and not (data.recipe or config.given & {"source_lang", "target_lang", "reverse"}):
-        data = dataclasses.replace(data, source_lang=languages[0], target_lang=languages[1])
-    mine = data.languages
+    mine = config.data.languages
     if None not in languages and languages != mine:
         raise UserError(
             f"{name} translates {languages[0]} to {languages[1]}, and the config says {mine[0]} to {mine[1]}: set source_lang "
@@ -65,7 +62,7 @@ def with_model_of_init_from(config: RunConfig) -> RunConfig:
     settings |= {key: wanted[key] for key in may_differ & config.given}
     return config._replace(
         model=ModelSettings(**settings),
-        data=dataclasses.replace(data, tokenizer=name, vocab_size=theirs.vocab_size),
+        data=dataclasses.replace(config.data, tokenizer=name, vocab_size=theirs.vocab_size),
     )
 
 

@@ -92,7 +92,7 @@ def training_data(settings: dict, report: dict) -> TrainingData:
             config=settings["dataset_config"],
             own=True,
         )
-    return TrainingData("text of the publisher's own", "", (), own=True)
+    return TrainingData("text that the publisher provided", "", (), own=True)
 
 
 def _recipe(settings: dict) -> TrainingData:

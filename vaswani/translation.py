@@ -22,7 +22,8 @@ def load(name: str, device: str | None = None):
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     folder = Path(name)
-    if not folder.is_dir() and (folder.is_absolute() or name.startswith(".") or len(folder.parts) > 2):
+    is_path = folder.is_absolute() or name.startswith(".") or len(folder.parts) > 2
+    if not folder.is_dir() and (is_path or (len(folder.parts) == 2 and folder.parent.is_dir())):
         raise UserError(f"there is no folder {name}: give a run folder, or the name of a model on the Hub")
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name)
