@@ -120,3 +120,10 @@ def test_scripts_do_not_import_each_other():
     names = {path.stem for path in (ROOT / "scripts").glob("*.py")}
     for path in (ROOT / "scripts").glob("*.py"):
         assert not imports(path)[1] & names, path
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
+    """As where Python is started beside a clone."""
+    (tmp_path / "vaswani").mkdir()
+    code = "import vaswani; vaswani.VaswaniConfig"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
