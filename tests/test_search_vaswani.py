@@ -5,7 +5,7 @@ import torch
 from transformers import StoppingCriteria
 
 from vaswani import packing_vaswani
-from vaswani.search_vaswani import GrowingLayer, top_tokens
+from vaswani.search_vaswani import Layer, top_tokens
 
 PAD, EOS = 0, 1
 THEIRS = {"return_dict_in_generate": True}  # transformers' loop gives all that belongs to it, ours tokens and scores
@@ -109,7 +109,8 @@ def test_what_is_not_plain_runs_in_transformers_loop(translator, which_loop):
         assert which_loop(model, source, **{"num_beams": 2, **options})[0] == "theirs", options
 
     seen = []
-    for part in (model.model, model.model.decoder):
+    layer = model.model.decoder.layers[-1]
+    for part in (model.model, model.model.decoder, layer, layer.self_attn, layer.encoder_attn):
         hook = part.register_forward_hook(lambda *a: seen.append(1))
         assert which_loop(model, source, num_beams=2)[0] == "theirs" and seen
         hook.remove()
@@ -178,8 +179,11 @@ def test_top_tokens_is_topk(vocabulary):
         assert torch.equal(best, expected.values) and torch.equal(tokens, expected.indices)
 
 
-def test_growing_layer_holds_what_it_was_given():
-    layer, given = GrowingLayer(), torch.randn(2, 3, 100, 4)
+def test_a_layer_holds_the_keys_and_values_it_was_given(translator):
+    decoder = translator().get_decoder()
+    layer, given = Layer(decoder.layers[0], torch.randn(2, 5, decoder.config.d_model)), torch.randn(2, 3, 100, 4)
     for i in range(0, 100, 4):
-        keys, values = layer.update(given[:, :, i : i + 4], -given[:, :, i : i + 4])
+        keys, values = layer.grown(given[:, :, i : i + 4], -given[:, :, i : i + 4])
         assert torch.equal(keys, given[:, :, : i + 4]) and torch.equal(values, -keys)
+    layer.keep(torch.tensor([1]))
+    assert torch.equal(layer.grown(given[1:, :, :1], given[1:, :, :1])[0][:, :, :100], given[1:])

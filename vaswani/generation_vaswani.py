@@ -174,8 +174,10 @@ class VaswaniGenerationMixin(GenerationMixin):
                 return None
         cache, unusual = kwargs.get("cache"), kwargs.keys() - PLAIN_INPUTS
         output_options = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-        stacks = (self, self.model, self.get_decoder())  # whose forward the plain search does not call
-        hooked = any("forward" in vars(x) or x._forward_hooks or x._forward_pre_hooks for x in stacks)
+        layers = self.get_decoder().layers
+        inside = [part for layer in layers for part in (layer, layer.self_attn, layer.encoder_attn)]
+        bypassed = (self, self.model, self.get_decoder(), *inside)  # the plain search does not call their forward
+        hooked = any("forward" in vars(x) or x._forward_hooks or x._forward_pre_hooks for x in bypassed)
         if (
             self.training
             or hooked

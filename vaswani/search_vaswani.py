@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import torch
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask
 
 BLOCK = 128  # entries of the vocabulary that share a maximum
 CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
@@ -32,37 +30,62 @@ class Task(NamedTuple):
     alpha: float = 0.0  # of the length penalty ((5 + length) / 6)^alpha
 
 
-class GrowingLayer(DynamicLayer):
-    """Keys and values (B, h, n, d_k) with room behind them, so that a step copies nothing."""
+def heads(x: torch.Tensor, width: int) -> torch.Tensor:
+    return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, L, h * width) -> (B, h, L, width)
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.length = 0
 
-    def update(self, key_states, value_states, *args, **kwargs):
-        start, self.length = self.length, self.length + key_states.shape[2]
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        if self.length > self.keys.shape[2]:
-            room = (0, 0, 0, max(32, 2 * self.length) - self.keys.shape[2])
-            self.keys, self.values = pad(self.keys, room), pad(self.values, room)
-        self.keys[:, :, start : self.length] = key_states
-        self.values[:, :, start : self.length] = value_states
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+def attend(sublayer, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None):
+    """VaswaniAttention over keys (B, h, n, d_k) and values (B, h, n, d_v) that are known. The mask is added."""
+    scores = heads(sublayer.q_proj(x), sublayer.d_k) @ keys.transpose(2, 3) * sublayer.scaling
+    weights = (scores if mask is None else scores + mask).softmax(-1)
+    return sublayer.out_proj((weights @ values).transpose(1, 2).flatten(2))
+
+
+class Layer:
+    """VaswaniDecoderLayer, a step at a time, with the keys and values of all steps so far and of the memory."""
+
+    def __init__(self, layer, memory: torch.Tensor):
+        self.layer, other = layer, layer.encoder_attn
+        self.length, self.own = 0, None  # with room behind them, so that a step copies nothing
+        self.memory = [
+            heads(project(memory), width).contiguous()
+            for project, width in ((other.k_proj, other.d_k), (other.v_proj, other.d_v))
+        ]
+
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor, memory_mask: torch.Tensor | None) -> torch.Tensor:
+        layer, own = self.layer, self.layer.self_attn
+        known = self.grown(heads(own.k_proj(x), own.d_k), heads(own.v_proj(x), own.d_v))
+        x = layer.self_attn_layer_norm(x + attend(own, x, *known, mask))
+        x = layer.encoder_attn_layer_norm(x + attend(layer.encoder_attn, x, *self.memory, memory_mask))
+        return layer.feed_forward(x)
+
+    def grown(self, *new: torch.Tensor) -> list[torch.Tensor]:
+        start, self.length = self.length, self.length + new[0].shape[2]
+        if self.own is None:
+            self.own = [x[:, :, :0] for x in new]
+        if self.length > self.own[0].shape[2]:
+            self.own = [pad(x, (0, 0, 0, max(32, 2 * self.length) - x.shape[2])) for x in self.own]
+        for x, states in zip(self.own, new, strict=True):
+            x[:, :, start : self.length] = states
+        return [x[:, :, : self.length] for x in self.own]
+
+    def keep(self, rows: torch.LongTensor) -> None:
+        self.own, self.memory = [x[rows] for x in self.own], [x[rows] for x in self.memory]
 
 
 class Hypotheses:
     """The decoder over a batch of sentences, each with a tree of hypotheses that grows by one token each a step."""
 
     def __init__(self, model, memory: torch.Tensor, attention_mask: torch.Tensor | None, longest: int):
-        self.model, self.decoder, self.memory, self.depth = model, model.get_decoder(), memory, 0
+        self.model, self.decoder, self.depth = model, model.get_decoder(), 0
         places = torch.arange(longest, device=memory.device)
         self.positions = self.decoder.embed_positions(places, longest)  # (longest, d)
-        self.memory_mask = create_bidirectional_mask(
-            model.config, memory[:, :1], attention_mask, encoder_hidden_states=memory
-        )
-        self.cache = EncoderDecoderCache(Cache(layer_class_to_replicate=GrowingLayer), DynamicCache())
+        self.memory_mask = None
+        if attention_mask is not None and not attention_mask.all():
+            hidden = attention_mask[:, None, None].eq(0)  # (B, 1, 1, S)
+            lowest = torch.finfo(memory.dtype).min  # not -inf: of a source without a token nothing else is left
+            self.memory_mask = memory.new_zeros(hidden.shape).masked_fill_(hidden, lowest)
+        self.layers = [Layer(layer, memory) for layer in self.decoder.layers]
         self.paths = torch.ones(len(memory), 1, 0, dtype=torch.bool, device=memory.device)  # (B, K, nodes of the tree)
 
     def extend(self, parents: torch.LongTensor, tokens: torch.LongTensor) -> torch.Tensor:
@@ -71,22 +94,19 @@ class Hypotheses:
         itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
         self.paths = torch.cat((self.paths[rows, parents], itself), dim=-1)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
-        mask = self.paths[:, None]  # (B, 1, K, nodes)
-        if self.model.config._attn_implementation == "eager":
-            mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, -float("inf"))
-        for layer in self.decoder.layers:
-            x = layer(x, mask, self.memory, memory_mask=self.memory_mask, cache=self.cache)
+        mask = torch.zeros_like(self.paths, dtype=x.dtype).masked_fill_(~self.paths, -float("inf"))[:, None]
+        for layer in self.layers:
+            x = layer(x, mask, self.memory_mask)
         self.depth += 1
         return self.model.lm_head(x)
 
     def keep(self, rows: torch.LongTensor) -> None:
         """The other sentences leave."""
-        self.memory, self.paths = self.memory[rows], self.paths[rows]
+        self.paths = self.paths[rows]
         if self.memory_mask is not None:
             self.memory_mask = self.memory_mask[rows]
-        for cache in (self.cache.self_attention_cache, self.cache.cross_attention_cache):
-            for layer in cache.layers:
-                layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+        for layer in self.layers:
+            layer.keep(rows)
 
 
 def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: list[int], count: int):
