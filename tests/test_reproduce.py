@@ -113,7 +113,9 @@ def test_a_real_run_is_launched_scored_and_then_skipped(tmp_path):
     assert "+ scripts" not in again and "| multi30k | base | 1 |" in again
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(x, marks=pytest.mark.slow) for x in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_signal_stops_what_it_has_launched_too(tmp_path, number):
     command = multi30k(tmp_path, "--log_steps", "1")
     first = subprocess.Popen([*command, "--max_steps", "100000"], stdout=subprocess.PIPE, text=True)
