@@ -90,6 +90,7 @@ def test_verdicts():
     for row, bleu, expected in (
         ("a_heads_1", 29.0, "as in the paper"), ("a_heads_1", 31.0, "not as in the paper"),
         ("a_heads_1", 30.3, "within the spread of seeds"), ("a_heads_8", 30.3, "as in the paper"),
+        ("c_layers_4", 25.0, "not as in the paper"), ("c_layers_4", 29.7, "as in the paper"),
         ("big", 29.0, "not as in the paper"), ("big", 30.5, "as in the paper"),
     ):  # fmt: skip
         new = line(row, bleu)

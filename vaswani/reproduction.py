@@ -93,11 +93,16 @@ def verdict(line: dict, lines: list[dict]) -> str:
     base = seeds("base", lines)
     if line["row"] == "base" or len(base) < 2:
         return "-"
-    noise = 2 * statistics.stdev(base)
-    ours, theirs = own - statistics.mean(base), line["paper_bleu"] - paper.TABLE3[0].bleu
-    if abs(ours) <= noise:
-        return "as in the paper" if abs(theirs) <= EQUAL else "within the spread of seeds"
-    return "as in the paper" if ours * theirs > 0 else "not as in the paper"
+    ours = sign(own - statistics.mean(base), 2 * statistics.stdev(base))
+    theirs = sign(line["paper_bleu"] - paper.TABLE3[0].bleu, EQUAL)
+    if ours == theirs:
+        return "as in the paper"
+    return "not as in the paper" if ours else "within the spread of seeds"
+
+
+def sign(difference: float, nothing: float) -> int:
+    """-1 or 1, or 0 where the difference is `nothing`. Scores of tables have one decimal, which floats do not hold."""
+    return 0 if abs(difference) <= nothing + 1e-9 else 1 if difference > 0 else -1
 
 
 def seeds(row: str, lines: list[dict], key: str = "bleu") -> list[float]:
