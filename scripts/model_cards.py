@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
             )
         add(folder, options.output)
     pages = planned(ROOT)
-    cards = [path.parent for path in options.output.glob("*/results.json")]
+    cards = [path.parent for path in options.output.glob("*/README.md")]
     for name, text in (pages | {INDEX: index(cards, pages)}).items():
         (options.output / name).write_text(text, encoding="utf-8")
     print(f"{options.output}: {len(cards)} card(s) of trained models, {len(pages)} page(s) of others")
