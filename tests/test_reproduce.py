@@ -124,7 +124,8 @@ def test_a_signal_stops_what_it_has_launched_too(tmp_path, number):
             break
     first.send_signal(number)
     assert first.wait(timeout=60) == 128 + number
-    left = [process.info for process in psutil.process_iter(["cmdline"]) if str(tmp_path) in process.info["cmdline"]]
+    commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    left = [command for command in commands if str(tmp_path) in command]
     assert not left
     (saved,) = (tmp_path / "runs/multi30k/base/seed_1/checkpoints").iterdir()
     step = int(saved.name.removeprefix("step_"))
