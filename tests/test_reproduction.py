@@ -138,6 +138,8 @@ def test_what_counts_as_averaged(tmp_path):
 def test_what_counts_as_scored(tmp_path):
     row = Row("table2", "x", Path("x.yaml"), "test", average=2)
     last = {"split": "test", "weights": "last", "decoding": {"num_beams": 4}, "scores": {"paper_bleu": {}}}
+    (tmp_path / "results.json").write_text(json.dumps({"step": 3, "scores": [last]}))
+    assert reproduction.scored(row, tmp_path) is None  # trained and not averaged: the last weights do not stand in
     mean = last | {"weights": "average of steps 1, 3", "checkpoints": averaged(tmp_path, 1, 3)}
     for scores, found in (([], None), ([last], None), ([last, mean], mean),
                           ([mean | {"split": "valid"}], None), ([mean | {"decoding": {"num_beams": 1}}], None),

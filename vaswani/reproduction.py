@@ -24,6 +24,8 @@ BEAM = 4
 def scored(row: Row, run: Path) -> dict | None:
     """The entry of the run's record that the table is about; None where it is not there yet."""
     weights = results.weights_of(str(run / "averaged" if row.average else run))
+    if row.average and "checkpoints" not in weights:
+        return None  # not averaged yet: the last weights are not the row's
     wanted = {"split": row.split} | weights
     for entry in results.read(run)["scores"]:
         found = {key: entry.get(key) for key in wanted} == wanted and entry["decoding"]["num_beams"] == BEAM
