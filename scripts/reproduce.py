@@ -109,17 +109,20 @@ def call(command: list[str]) -> int:
     """
     child, seen = None, []
 
-    def pass_on(number: int, _frame=None) -> None:
+    def tell(number: int) -> None:
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(child.pid, number)
+
+    def pass_on(number: int, _frame) -> None:
         seen.append(number)
         if child is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, number)
+            tell(number)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
         child = subprocess.Popen(command, start_new_session=True)
         for number in seen:  # they came before it was there
-            os.killpg(child.pid, number)
+            tell(number)
         code = child.wait()
         while seen and is_there(child.pid):
             time.sleep(0.1)

@@ -25,6 +25,14 @@ def keep_freed_memory() -> None:
         return
 
 
+def give_back_freed_memory() -> None:
+    """What glibc keeps although it is free goes back to the system: for a process that rests beside others."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):  # another C library
+        return
+
+
 def bound_kernel_caches() -> None:
     """oneDNN writes machine code for every new shape of a product and keeps that of the last 1,024, twice, which is
     gigabytes where no two batches have the same shape. A step needs a few dozen: keep those (a small model trains in 1.3

@@ -7,7 +7,6 @@ after round; shown is the median of the rounds and their range. Needs an otherwi
 """
 
 import argparse
-import ctypes
 import gzip
 import json
 import multiprocessing
@@ -22,7 +21,7 @@ from benchmarks.contenders import CONTENDERS, DESCRIPTIONS, Work, lengths_of
 from datasets import Dataset
 
 from vaswani.batching import TokenBatches
-from vaswani.cpu import computes_bf16
+from vaswani.cpu import computes_bf16, give_back_freed_memory
 from vaswani.run_config import positive
 from vaswani.tokenization_vaswani import train_tokenizer
 
@@ -134,10 +133,8 @@ class Turn:
             peak = torch.cuda.max_memory_allocated()
         cpu = time.process_time()
         self.pipe.send((self.tokens, time.perf_counter() - self.start, cpu - getattr(self, "cpu", cpu), peak))
-        if self.trim and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-            libc.malloc_trim(
-                0
-            )  # what is free goes back: of six base models at rest, and one at work, 24 GB are not enough
+        if self.trim:
+            give_back_freed_memory()  # or 24 GB are not enough for five base models at rest and one at work
         while self.pipe.recv() == "ceiling":
             self.pipe.send(gemm_ceiling(self.device))
         self.tokens, self.done, self.first = 0, 0, False
