@@ -5,7 +5,7 @@ import torch
 from transformers import StoppingCriteria
 
 from vaswani import packing_vaswani
-from vaswani.search_vaswani import Layer, top_tokens
+from vaswani.search_vaswani import ROOM, Layer, best_continuations
 
 PAD, EOS = 0, 1
 THEIRS = {"return_dict_in_generate": True}  # transformers' loop gives all that belongs to it, ours tokens and scores
@@ -171,19 +171,27 @@ def test_autocast(translator):
 
 
 @pytest.mark.parametrize("vocabulary", [31, 1000, 1024, 2500])
-def test_top_tokens_is_topk(vocabulary):
-    log_probs = torch.randn(3, 4, vocabulary, generator=torch.Generator().manual_seed(0))
+def test_best_continuations_are_the_best_of_all(vocabulary):
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(3, 4, vocabulary, generator=generator)
+    scores = torch.randn(3, 4, generator=generator)
+    logits[..., 7] = 20.0  # forbidden, and the likeliest
+    expected = logits.log_softmax(-1) + scores[..., None]
+    expected[..., [2, 7]] = -float("inf")
     for count in (1, 2, 8):
-        best, tokens = top_tokens(log_probs, count)
-        expected = log_probs.topk(count)
-        assert torch.equal(best, expected.values) and torch.equal(tokens, expected.indices)
+        best, parents, tokens = best_continuations(logits.clone(), scores, [2, 7], count)
+        found = expected.flatten(1).topk(count)
+        torch.testing.assert_close(best, found.values)
+        assert torch.equal(parents * vocabulary + tokens, found.indices)
 
 
 def test_a_layer_holds_the_keys_and_values_it_was_given(translator):
     decoder = translator().get_decoder()
     layer, given = Layer(decoder.layers[0], torch.randn(2, 5, decoder.config.d_model)), torch.randn(2, 3, 100, 4)
     for i in range(0, 100, 4):
-        keys, values = layer.grown(given[:, :, i : i + 4], -given[:, :, i : i + 4])
-        assert torch.equal(keys, given[:, :, : i + 4]) and torch.equal(values, -keys)
+        room = -(-(i + 4) // ROOM) * ROOM
+        keys, values = layer.grown(room, given[:, :, i : i + 4], -given[:, :, i : i + 4])
+        assert torch.equal(keys[:, :, : i + 4], given[:, :, : i + 4]) and torch.equal(values, -keys)
+        assert keys.shape[2] == room and keys.is_contiguous()
     layer.keep(torch.tensor([1]))
-    assert torch.equal(layer.grown(given[1:, :, :1], given[1:, :, :1])[0][:, :, :100], given[1:])
+    assert torch.equal(layer.grown(room + 1, given[1:, :, :1], given[1:, :, :1])[0][:, :, :100], given[1:])

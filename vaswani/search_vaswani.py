@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import pad
 
 BLOCK = 128  # entries of the vocabulary that share a maximum
+ROOM = 16  # keys and values are laid out for so many hypotheses more at a time
 CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
 LEAVE = 8  # one in so many sentences must have ended before the batch is cut: the cut copies what stays
 
@@ -46,7 +47,7 @@ class Layer:
 
     def __init__(self, layer, memory: torch.Tensor):
         self.layer, other = layer, layer.encoder_attn
-        self.length, self.own = 0, None  # with room behind them, so that a step copies nothing
+        self.length, self.own = 0, None  # with room behind them, hidden by the mask: a step copies nothing
         self.memory = [
             heads(project(memory), width).contiguous()
             for project, width in ((other.k_proj, other.d_k), (other.v_proj, other.d_v))
@@ -54,20 +55,21 @@ class Layer:
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, memory_mask: torch.Tensor | None) -> torch.Tensor:
         layer, own = self.layer, self.layer.self_attn
-        known = self.grown(heads(own.k_proj(x), own.d_k), heads(own.v_proj(x), own.d_v))
+        known = self.grown(mask.shape[-1], heads(own.k_proj(x), own.d_k), heads(own.v_proj(x), own.d_v))
         x = layer.self_attn_layer_norm(x + attend(own, x, *known, mask))
         x = layer.encoder_attn_layer_norm(x + attend(layer.encoder_attn, x, *self.memory, memory_mask))
         return layer.feed_forward(x)
 
-    def grown(self, *new: torch.Tensor) -> list[torch.Tensor]:
+    def grown(self, room: int, *new: torch.Tensor) -> list[torch.Tensor]:
+        """All of `room` goes into the products, which would copy a part of it."""
         start, self.length = self.length, self.length + new[0].shape[2]
         if self.own is None:
             self.own = [x[:, :, :0] for x in new]
-        if self.length > self.own[0].shape[2]:
-            self.own = [pad(x, (0, 0, 0, max(32, 2 * self.length) - x.shape[2])) for x in self.own]
+        if room > self.own[0].shape[2]:
+            self.own = [pad(x, (0, 0, 0, room - x.shape[2])) for x in self.own]
         for x, states in zip(self.own, new, strict=True):
             x[:, :, start : self.length] = states
-        return [x[:, :, : self.length] for x in self.own]
+        return self.own
 
     def keep(self, rows: torch.LongTensor) -> None:
         self.own, self.memory = [x[rows] for x in self.own], [x[rows] for x in self.memory]
@@ -94,9 +96,11 @@ class Hypotheses:
         itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
         self.paths = torch.cat((self.paths[rows, parents], itself), dim=-1)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
-        mask = torch.zeros_like(self.paths, dtype=x.dtype).masked_fill_(~self.paths, -float("inf"))[:, None]
+        nodes = self.paths.shape[-1]
+        mask = x.new_full((*tokens.shape, -(-nodes // ROOM) * ROOM), -float("inf"))
+        mask[..., :nodes].masked_fill_(self.paths, 0)
         for layer in self.layers:
-            x = layer(x, mask, self.memory_mask)
+            x = layer(x, mask[:, None], self.memory_mask)
         self.depth += 1
         return self.model.lm_head(x)
 
@@ -110,30 +114,27 @@ class Hypotheses:
 
 
 def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: list[int], count: int):
-    """The `count` best of all hypotheses, with `scores` (B, K), and all tokens (logits: B, K, V) that are not forbidden:
-    scores, hypotheses, tokens, each (B, count). What is forbidden keeps its share of the probability."""
-    best, tokens = [], []
+    """The `count` best of all hypotheses, with `scores` (B, K), and all tokens (logits: B, K, V; changed) that are not
+    forbidden: scores, hypotheses, tokens, each (B, count). What is forbidden keeps its share of the probability.
+
+    A CPU takes long for `topk` over the vocabulary: the best tokens lie in the blocks of the best maxima.
+    """
+    size = logits.shape[-1]
+    block = BLOCK if size > count * BLOCK else 1
+    blocks, maxima = size // block, []
     for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
         log_probs = part.log_softmax(-1, dtype=torch.float32)
         log_probs[..., forbidden] = -float("inf")
-        for kept, found in zip((best, tokens), top_tokens(log_probs, count), strict=True):
-            kept.append(found)
-    scores, which = (scores[..., None] + torch.cat(best)).flatten(1).topk(count)
-    return scores, which // count, torch.cat(tokens).flatten(1).gather(1, which)
-
-
-def top_tokens(log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`topk` over the vocabulary, ten times as fast on a CPU: the best tokens lie in the blocks of the best maxima."""
-    rows = len(log_probs[0, 0]) // BLOCK
-    if rows <= count:
-        return log_probs.topk(count)
-    blocks = log_probs[..., : rows * BLOCK].unflatten(-1, (rows, BLOCK))
-    chosen = blocks.amax(-1).topk(count).indices[..., None]  # (B, K, count, 1)
-    inside = chosen * BLOCK + torch.arange(BLOCK, device=chosen.device)
-    rest = torch.arange(rows * BLOCK, log_probs.shape[-1], device=chosen.device).expand(*log_probs.shape[:2], -1)
-    tokens = torch.cat((inside.flatten(2), rest), dim=-1)
-    best, place = log_probs.gather(-1, tokens).topk(count)
-    return best, tokens.gather(-1, place)
+        maxima.append(log_probs[..., : blocks * block].unflatten(-1, (blocks, block)).amax(-1))
+    highest, chosen = torch.cat(maxima).topk(count)  # (B, K, count)
+    tokens = (chosen[..., None] * block + torch.arange(block, device=chosen.device)).flatten(2)
+    rest = torch.arange(blocks * block, size, device=chosen.device).expand(*chosen.shape[:2], -1)
+    tokens = torch.cat((tokens, rest), dim=-1)
+    logits[..., forbidden] = -float("inf")
+    found = logits.gather(-1, tokens).float()
+    found += highest[..., :1] - found[..., :block].amax(-1, keepdim=True)  # the best block: logits to log-probabilities
+    best, which = (found + scores[..., None]).flatten(1).topk(count)
+    return best, which // found.shape[-1], tokens.flatten(1).gather(1, which)
 
 
 def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch.Tensor, torch.Tensor]:

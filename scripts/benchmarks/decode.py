@@ -1,21 +1,26 @@
 """Translation, sentences a second: this model, MarianMTModel of the same shape or weights, CTranslate2 of the same weights.
 
-All run in one process, in turns, with the same batches, threads and matmul precision. Without --model: base size, random
-weights, outputs of a forced equal length. With it: a trained model on real sentences (--source), each engine's own lengths.
+Each has a process of its own (beside CTranslate2's threads torch's wait in another way: half the speed at batch 1), and they
+take turns, with the same batches, threads and matmul precision. Without --model: base size, random weights, outputs of a
+forced equal length. With it: a trained model on real sentences (--source), each engine's own lengths.
 """
 
 import argparse
+import contextlib
+import importlib.util
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani.cpu import keep_freed_memory
 from vaswani.ctranslate2_export import save_for_ctranslate2
 from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
@@ -36,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vocab_size", type=positive, default=37000, help="without --model")
     add("--dtypes", choices=DTYPES, nargs="+", default=["float32", "bfloat16"], help="of ours and Marian's")
     add("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="torch's flag, for all")
+    add("--keep_memory", choices=["ours", "all", "none"], default="ours", help="freed memory is kept, as translate.py does")
     add("--threads", type=positive, help="for all; default: torch's own")
     add("--rounds", type=positive, default=5)
     add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: threads / CPU-second, for a machine in use")
@@ -44,27 +50,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict:
     if (args.model is None) != (args.source is None):
         raise UserError("--model and --source belong together: give both, or neither for random weights of base size")
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    torch.set_float32_matmul_precision(args.matmul_precision)
-    model, tokenizer, sources = trained(args) if args.model else random_weights(args)
+    args.threads = args.threads or torch.get_num_threads()
     report = {
         "what": args.model or f"base size, random weights, {args.length} tokens",
         "num_beams": args.num_beams,
-        "threads": torch.get_num_threads(),
+        "threads": args.threads,
         "matmul_precision": args.matmul_precision,
+        "keep_memory": args.keep_memory,
         "clock": args.clock,
         "rounds": args.rounds,
-        "batch": {},
     }
     with tempfile.TemporaryDirectory() as folder:
-        engines = {}
-        for dtype in args.dtypes:
-            engines |= torch_engines(args, model, dtype)
-        engines |= ctranslate2_engines(args, model, tokenizer, Path(folder))
-        for size in args.batch_sizes:
-            wanted = sources[: args.sentences if size > 1 else max(1, args.sentences // 4)]
-            report["batch"][size] = compare(args, engines, wanted, size)
+        model, tokenizer, sources = trained(args) if args.model else random_weights(args)
+        names = [side + suffix for suffix in map(suffix_of, args.dtypes) for side in ("ours", "marian")]
+        names += exported(model, tokenizer, Path(folder))
+        del model
+        with contextlib.ExitStack() as stack:
+            pipes = {name: stack.enter_context(engine_process(args, name, Path(folder))) for name in names}
+            report["batch"] = {
+                size: compare(args, pipes, sources[: args.sentences if size > 1 else max(1, args.sentences // 4)], size)
+                for size in args.batch_sizes
+            }
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -91,67 +97,107 @@ def longest_output(args: argparse.Namespace, ids: list[list[int]]) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- engines
-def torch_engines(args: argparse.Namespace, model, dtype: str) -> dict[str, Callable]:
-    """`generate()` of ours and of Marian: of ours with the weights packed beforehand, as the pipeline has them."""
-    suffix = "" if dtype == "float32" else f"_{dtype}"
-    marian = to_marian(model).to(DTYPES[dtype])
-    ours = type(model)(model.config).eval()
-    ours.load_state_dict(model.state_dict())
-    ours.generation_config = model.generation_config
-    ours = ours.to(DTYPES[dtype])
-    if dtype != "float32":
-        ours.set_attn_implementation("eager")  # what PyTorchEngine does on a CPU
+def suffix_of(dtype: str) -> str:
+    return "" if dtype == "float32" else f"_{dtype}"
+
+
+def exported(model, tokenizer, folder: Path) -> list[str]:
+    """Writes the model for CTranslate2: the names of its engines, none where it is not installed."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        print("CTranslate2 is not installed: it is left out", file=sys.stderr)
+        return []
+    kinds = {"ct2_fp32": None, "ct2_int8": "int8"}
+    for name, quantization in kinds.items():
+        save_for_ctranslate2(model, tokenizer, folder / name, quantization)
+    return list(kinds)
+
+
+@contextlib.contextmanager
+def engine_process(args: argparse.Namespace, name: str, folder: Path) -> Iterator:
+    """The pipe to a process that answers batches of token ids with the seconds that they took."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, args, name, folder), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        pipe.recv()  # it is ready
+        yield pipe
+    except EOFError:
+        raise UserError(f"the process of {name} has died: its message stands above") from None
+    finally:
+        pipe.close()
+        process.join()
+
+
+def serve(pipe, args: argparse.Namespace, name: str, folder: Path) -> None:
+    torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision(args.matmul_precision)
+    if args.keep_memory == "all" or (args.keep_memory == "ours" and name.startswith("ours")):
+        keep_freed_memory()
+    translate = ctranslate2_engine(args, folder / name) if name.startswith("ct2") else torch_engine(args, name)
+    clock = time.perf_counter if args.clock == "wall" else time.process_time
+    with torch.no_grad():
+        pipe.send("ready")
+        while True:
+            try:
+                batches = pipe.recv()
+            except EOFError:  # the parent has hung up
+                return
+            start = clock()
+            for batch in batches:
+                translate(batch)
+            pipe.send((clock() - start) / (1 if args.clock == "wall" else args.threads))
+
+
+def torch_engine(args: argparse.Namespace, name: str) -> Callable:
+    """`generate()` of ours or of Marian: of ours with the weights packed beforehand, as the pipeline has them."""
+    dtype = DTYPES[name.partition("_")[2] or "float32"]
+    model, tokenizer, _ = trained(args) if args.model else random_weights(args)
+    which = (model if name.startswith("ours") else to_marian(model)).to(dtype)
+    if name.startswith("ours"):
+        if dtype != torch.float32:
+            which.set_attn_implementation("eager")  # what PyTorchEngine does on a CPU
+        with torch.no_grad():
+            packed_linears(which).__enter__()
+    pad = model.config.pad_token_id
     options = {"num_beams": args.num_beams, "early_stopping": False, "max_length": None}
     if not args.model:
         options["min_new_tokens"] = args.length
 
-    def generate(which, ids: list[list[int]]) -> None:
-        rows = [torch.tensor(row) for row in ids]
-        batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=model.config.pad_token_id)
-        mask, most = batch.ne(model.config.pad_token_id).long(), longest_output(args, ids)
+    def translate(ids: list[list[int]]) -> None:
+        batch = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, ids)), batch_first=True, padding_value=pad)
+        mask, most = batch.ne(pad).long(), longest_output(args, ids)
         found = which.generate(batch, attention_mask=mask, max_new_tokens=most, **options)
         assert args.model or found.shape[1] == 1 + args.length
 
-    def with_packed(ids: list[list[int]]) -> None:
-        generate(ours, ids)
-
-    with_packed.context = lambda: packed_linears(ours)
-    return {f"ours{suffix}": with_packed, f"marian{suffix}": lambda ids: generate(marian, ids)}
+    return translate
 
 
-def ctranslate2_engines(args: argparse.Namespace, model, tokenizer, folder: Path) -> dict[str, Callable]:
-    """Empty where CTranslate2 is not installed."""
-    try:
-        import ctranslate2
-    except ImportError:
-        print("CTranslate2 is not installed: it is left out", file=sys.stderr)
-        return {}
+def ctranslate2_engine(args: argparse.Namespace, folder: Path) -> Callable:
+    import ctranslate2
+
     options = {"beam_size": args.num_beams, "max_input_length": 0}
     if not args.model:
         options["min_decoding_length"] = args.length
-    engines = {}
-    for name, quantization in (("ct2_fp32", None), ("ct2_int8", "int8")):
-        save_for_ctranslate2(model, tokenizer, folder / name, quantization)
-        pieces = json.loads((folder / name / "shared_vocabulary.json").read_text(encoding="utf-8"))
-        translator = ctranslate2.Translator(str(folder / name), intra_threads=torch.get_num_threads())
+    pieces = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    translator = ctranslate2.Translator(str(folder), intra_threads=args.threads)
 
-        def translate(ids, translator=translator, pieces=pieces):
-            rows = [[pieces[i] for i in row[:-1]] for row in ids]
-            translator.translate_batch(rows, max_decoding_length=longest_output(args, ids), **options)
+    def translate(ids: list[list[int]]) -> None:
+        rows = [[pieces[i] for i in row[:-1]] for row in ids]
+        translator.translate_batch(rows, max_decoding_length=longest_output(args, ids), **options)
 
-        engines[name] = translate
-    return engines
+    return translate
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
-def compare(args: argparse.Namespace, engines: dict[str, Callable], sources, size: int) -> dict:
+def compare(args: argparse.Namespace, pipes: dict, sources, size: int) -> dict:
     batches = [sources[i : i + size] for i in range(0, len(sources), size)]
-    rates: dict[str, list[float]] = {name: [] for name in engines}
+    rates: dict[str, list[float]] = {name: [] for name in pipes}
     for number in range(-1, args.rounds):  # the first is to warm up
-        for name, translate in engines.items():
-            context = getattr(translate, "context", None)
-            with torch.no_grad():
-                seconds = timed(args, translate, batches[:1] if number < 0 else batches, context)
+        for name, pipe in pipes.items():
+            pipe.send(batches[:1] if number < 0 else batches)
+            seconds = pipe.recv()
             if number >= 0:
                 rates[name].append(len(sources) / seconds)
     report = {f"{name}_sentences_per_s": round(statistics.median(values), 2) for name, values in rates.items()}
@@ -165,18 +211,6 @@ def compare(args: argparse.Namespace, engines: dict[str, Callable], sources, siz
         ratios = [a / b for a, b in zip(best, rates["marian"], strict=True)]
         report["best_of_ours_vs_marian_fp32"] = round(statistics.median(ratios), 2)
     return report
-
-
-def timed(args: argparse.Namespace, translate: Callable, batches, context) -> float:
-    """Seconds; by the CPU clock, those that the threads would take with a core each. Packing weights is not counted."""
-    if context:
-        with context():
-            return timed(args, translate, batches, None)
-    clock = time.perf_counter if args.clock == "wall" else time.process_time
-    start = clock()
-    for batch in batches:
-        translate(batch)
-    return (clock() - start) / (1 if args.clock == "wall" else torch.get_num_threads())
 
 
 def show(report: dict) -> None:
