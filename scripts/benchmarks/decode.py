@@ -121,13 +121,18 @@ def engine_process(args: argparse.Namespace, name: str, folder: Path) -> Iterato
     process.start()
     theirs.close()
     try:
-        pipe.recv()  # it is ready
+        answer(name, pipe)  # it is ready
         yield pipe
-    except EOFError:
-        raise UserError(f"the process of {name} has died: its message stands above") from None
     finally:
         pipe.close()
         process.join()
+
+
+def answer(name: str, pipe):
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise UserError(f"the process of {name} has died: see its message above") from None
 
 
 def serve(pipe, args: argparse.Namespace, name: str, folder: Path) -> None:
@@ -153,7 +158,7 @@ def serve(pipe, args: argparse.Namespace, name: str, folder: Path) -> None:
 def torch_engine(args: argparse.Namespace, name: str) -> Callable:
     """`generate()` of ours or of Marian: of ours with the weights packed beforehand, as the pipeline has them."""
     dtype = DTYPES[name.partition("_")[2] or "float32"]
-    model, tokenizer, _ = trained(args) if args.model else random_weights(args)
+    model = (trained(args) if args.model else random_weights(args))[0]
     which = (model if name.startswith("ours") else to_marian(model)).to(dtype)
     if name.startswith("ours"):
         if dtype != torch.float32:
@@ -197,7 +202,7 @@ def compare(args: argparse.Namespace, pipes: dict, sources, size: int) -> dict:
     for number in range(-1, args.rounds):  # the first is to warm up
         for name, pipe in pipes.items():
             pipe.send(batches[:1] if number < 0 else batches)
-            seconds = pipe.recv()
+            seconds = answer(name, pipe)
             if number >= 0:
                 rates[name].append(len(sources) / seconds)
     report = {f"{name}_sentences_per_s": round(statistics.median(values), 2) for name, values in rates.items()}
