@@ -41,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vocab_size", type=positive, default=37000, help="without --model")
     add("--dtypes", choices=DTYPES, nargs="+", default=["float32", "bfloat16"], help="of ours and Marian's")
     add("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="torch's flag, for all")
-    add("--keep_memory", choices=["ours", "all", "none"], default="ours", help="freed memory is kept, as translate.py does")
+    add(
+        "--keep_memory",
+        choices=["ours", "all", "none"],
+        default="ours",
+        help="freed memory is kept, as translate.py does",
+    )
     add("--threads", type=positive, help="for all; default: torch's own")
     add("--rounds", type=positive, default=5)
     add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: threads / CPU-second, for a machine in use")
