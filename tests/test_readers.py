@@ -94,6 +94,7 @@ REFUSED = {
     "bad byte": (b"one\ntw\xff\n", b"eins\nzwei\n", r"x\.en, line 2: byte 0xff at position 2 is not UTF-8; convert"),
     "surrogates in bytes": (b"one\n", b"\xed\xa0\x80\n", r"x\.de, line 1: byte 0xed"),
     "UTF-16": ("one\n".encode("utf-16"), b"eins\n", r"x\.en, line 1: byte 0x.. at position . is not UTF-8"),
+    "nothing on one side": (b"", b"eins\n", r"x\.en is empty, .*x\.de is not"),
     "a line too many": (b"one\n", b"eins\n\nzwei\n", r"x\.en has 1 lines but .*x\.de has 3: line n"),
     "a line too many, the other way": (b"one\ntwo\n", b"eins\n", r"x\.de has 1 lines but .*x\.en has 2"),
 }

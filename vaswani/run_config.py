@@ -8,7 +8,7 @@ import re
 import sys
 import typing
 from argparse import ArgumentDefaultsHelpFormatter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,9 +264,15 @@ class Parser(HfArgumentParser):
     """One that says what is wrong in a sentence, without the usage of some eighty settings."""
 
     def error(self, message: str) -> None:
-        raise UserError(
-            re.sub(r"^argument --(\w+)[^:]*: ", r"\1: ", message.rstrip(".")) + "; --help explains every setting"
-        )
+        message, hint = re.sub(r"^argument --(\w+)[^:]*: ", r"\1: ", message.rstrip(".")), ""
+        if unknown := re.match(r"unrecognized arguments: --([^\s=]+)", message):
+            hint = did_you_mean(unknown[1], [key for group in GROUPS for key in typing.get_type_hints(group)])
+        raise UserError(f"{message}{hint or '; --help explains every setting'}")
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def read_config(argv: list[str] | None = None) -> RunConfig:
@@ -283,8 +289,7 @@ def read_config(argv: list[str] | None = None) -> RunConfig:
     from_file, given = [], set()
     for key, value in read_yaml(config).items():
         if key not in types:
-            close = difflib.get_close_matches(str(key), types, n=1)
-            hint = f": did you mean {close[0]!r}?" if close else "; see --help for all keys"
+            hint = did_you_mean(str(key), types) or "; see --help for all keys"
             raise UserError(f"{config} has an unknown key {key!r}{hint}")
         if value is not None and value != []:
             given.add(key)
