@@ -59,7 +59,7 @@ def test_outputs_are_those_of_transformers_loop(translator, which_loop, options,
     if attention == "eager":
         monkeypatch.setattr(packing_vaswani, "SMALLEST", 1)  # small matrices are not packed otherwise
     count = 1000 if attention == "sdpa" and options == {"num_beams": 4, "length_penalty": 0.6} else 100
-    for source in batches(count, 100):
+    for source in batches(count, 100 if attention == "sdpa" else 5):  # few sentences take another way through attention
         loop, ours = which_loop(model, source, **options, **OURS)
         other, theirs = which_loop(model, source, **options, **THEIRS, output_scores=options["num_beams"] > 1)
         assert (loop, other) == ("ours", "theirs")
