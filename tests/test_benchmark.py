@@ -1,3 +1,6 @@
+import argparse
+import contextlib
+import gc
 import json
 
 import pytest
@@ -49,6 +52,30 @@ def test_decode_on_a_trained_model(benchmark, tiny_model, tmp_path):
         assert names <= figures.keys() and all(value > 0 for value in figures.values())
         if "CTranslate2" not in printed.err:
             assert {"ct2_fp32_sentences_per_s", "ct2_int8_sentences_per_s"} <= figures.keys()
+
+
+def test_the_weights_of_ours_stay_packed(monkeypatch):
+    load_script("benchmark")
+    from benchmarks import decode
+
+    packed = []
+
+    @contextlib.contextmanager
+    def watched(model):
+        packed.append(model)
+        yield
+        packed.clear()
+
+    monkeypatch.setattr(decode, "packed_linears", watched)
+    parser = argparse.ArgumentParser()
+    decode.add_arguments(parser)
+    args = parser.parse_args([*SMALL, "--vocab_size", "300", "--length", "3"])
+    with contextlib.ExitStack() as stack:
+        translate = decode.torch_engine(args, "ours", stack)
+        gc.collect()
+        assert packed
+        translate(decode.random_weights(args)[2])
+    assert not packed
 
 
 def test_decode_needs_both_or_neither(benchmark):

@@ -72,7 +72,7 @@ def test_scripts_end_with_code_2(tmp_path, capsys, script):
     for arguments, message in (
         ([path, "--d_model", "wide"], "d_model: invalid int value: 'wide'"),
         ([path, "--no_such_option", "1"], "unrecognized arguments: --no_such_option 1"),
-        ([path, "--warmup_step", "5"], "unrecognized arguments: --warmup_step 5: did you mean 'warmup_steps'?"),
+        ([path, "--warmup_step", "5"], "unrecognized arguments: --warmup_step 5: did you mean '--warmup_steps'?"),
         ([path, "--attention", "none"], "attention: invalid choice: 'none'"),
         ([], "the following arguments are required: config"),
     ):

@@ -110,7 +110,7 @@ def test_what_is_not_plain_runs_in_transformers_loop(translator, which_loop):
 
     seen = []
     layer = model.model.decoder.layers[-1]
-    for part in (model.model, model.model.decoder, layer, layer.self_attn, layer.encoder_attn):
+    for part in (model.model, model.model.decoder, model.lm_head, layer, layer.self_attn, layer.encoder_attn):
         hook = part.register_forward_hook(lambda *a: seen.append(1))
         assert which_loop(model, source, num_beams=2)[0] == "theirs" and seen
         hook.remove()
@@ -120,6 +120,17 @@ def test_what_is_not_plain_runs_in_transformers_loop(translator, which_loop):
     del model.forward
     model.train()
     assert which_loop(model, source)[0] == "theirs"
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_limit_of_no_token_is_one_token(translator, which_loop, beams):
+    source = torch.tensor([[PAD, PAD, PAD], [5, 6, EOS], [7, EOS, PAD]])
+    for rows in (source, source[:1]):
+        options = {"attention_mask": rows.ne(PAD).long(), "num_beams": beams, "max_length_offset": 0}
+        (loop, ours), (_, theirs) = (which_loop(translator(), rows, **options, **kind) for kind in (OURS, THEIRS))
+        ours, theirs = ours.sequences, theirs.sequences
+        assert loop == "ours" and ours.shape == theirs.shape and torch.equal(ours[1:], theirs[1:])
+        assert (ours[0, 2:] <= EOS).all()  # which token it is does not matter: there is nothing to attend to
 
 
 def test_sequence_scores_can_be_had_from_both_loops(translator):

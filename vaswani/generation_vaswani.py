@@ -181,6 +181,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         if (
             self.training
             or hooked
+            or self.lm_head._forward_hooks  # the search writes into the logits
             or "prepare_inputs_for_generation" in vars(self)
             or self.config._attn_implementation not in ("eager", "sdpa")
             or eos is None
@@ -197,7 +198,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             or self.config.vocab_size <= (2 + len(eos)) * (config.num_beams + 1)
         ):
             return None
-        limits = _limits_of(stopping_criteria, config, input_ids)
+        limits = _limits_of(stopping_criteria, config, input_ids).clamp_min(1)  # after the first token the loop looks
         return Task(
             limits,
             eos,

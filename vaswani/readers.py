@@ -50,9 +50,10 @@ def group_files(names: list[str], folder: Path, source_lang: str, target_lang: s
             groups.append(_in_order(found, find_file(paths.pop(0)), source_lang, target_lang))
         else:
             sides = f"{path.name}.{source_lang} and {path.name}.{target_lang}"
-            hint = "check data_dir, or source_lang and target_lang" if path.parent.is_dir() else "check data_dir"
-            hint = hint if folder.parts else "--data_dir FOLDER says where they lie"
-            raise UserError(f"there is no file {path}, nor the pair {sides}, plain or {', '.join(OPENERS)}: {hint}")
+            languages = ", or source_lang and target_lang" if path.parent.is_dir() else ""
+            raise UserError(
+                f"there is no file {path}, nor the pair {sides}, plain or {', '.join(OPENERS)}: check --data_dir{languages}"
+            )
     return groups
 
 
@@ -126,9 +127,9 @@ def read_aligned(source: Path, target: Path, on_bad_utf8: str, counts: Counter) 
             for line in itertools.chain([pair[longer]], lines[longer]):
                 lengths[longer] += 1
                 blank &= line is not None and not line.strip()
-            if not blank and not lengths[shorter]:
-                raise UserError(f"{paths[shorter]} is empty, {paths[longer]} is not: check how it was made")
             if not blank:
+                if not lengths[shorter]:
+                    raise UserError(f"{paths[shorter]} is empty, {paths[longer]} is not: check how it was made")
                 raise UserError(
                     f"{paths[shorter]} has {lengths[shorter]:,} lines but {paths[longer]} has {lengths[longer]:,}: "
                     f"line n of one must translate line n of the other"

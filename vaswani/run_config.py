@@ -265,8 +265,8 @@ class Parser(HfArgumentParser):
 
     def error(self, message: str) -> None:
         message, hint = re.sub(r"^argument --(\w+)[^:]*: ", r"\1: ", message.rstrip(".")), ""
-        if unknown := re.match(r"unrecognized arguments: --([^\s=]+)", message):
-            hint = did_you_mean(unknown[1], [key for group in GROUPS for key in typing.get_type_hints(group)])
+        if unknown := re.search(r"^unrecognized arguments: .*?(--[^\s=]+)", message):
+            hint = did_you_mean(unknown[1], self._option_string_actions)
         raise UserError(f"{message}{hint or '; --help explains every setting'}")
 
 

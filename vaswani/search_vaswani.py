@@ -16,7 +16,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 BLOCK = 128  # entries of the vocabulary that share a maximum
 ROOM = 16  # keys and values are laid out for so many hypotheses more at a time
 CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
-FEW = 8  # sentences; for more than these the parts of attention one by one are faster than torch's function on a CPU
+FEW = 8  # sentences; for more, attention part by part is faster on a CPU than torch's function
 LEAVE = 8  # one in so many sentences must have ended before the batch is cut: the cut copies what stays
 
 
@@ -39,7 +39,7 @@ def heads(x: torch.Tensor, width: int) -> torch.Tensor:
 def attend(sublayer, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None):
     """VaswaniAttention over keys (B, h, n, d_k) and values (B, h, n, d_v) that are known. The mask is added."""
     queries = heads(sublayer.q_proj(x), sublayer.d_k)
-    if len(x) <= FEW:
+    if x.device.type != "cpu" or len(x) <= FEW:
         attended = scaled_dot_product_attention(queries, keys, values, mask, scale=sublayer.scaling)
     else:
         scores = queries @ keys.transpose(2, 3) * sublayer.scaling
@@ -66,7 +66,7 @@ class Layer:
         return layer.feed_forward(x)
 
     def grown(self, room: int, *new: torch.Tensor) -> list[torch.Tensor]:
-        """All of `room` goes into the products, which would copy a part of it."""
+        """Returns all of `room`: the products would copy a slice of it."""
         start, self.length = self.length, self.length + new[0].shape[2]
         if self.own is None:
             self.own = [x[:, :, :0] for x in new]
@@ -101,9 +101,8 @@ class Hypotheses:
         itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
         self.paths = torch.cat((self.paths[rows, parents], itself), dim=-1)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
-        nodes = self.paths.shape[-1]
-        mask = x.new_full((*tokens.shape, -(-nodes // ROOM) * ROOM), -float("inf"))
-        mask[..., :nodes].masked_fill_(self.paths, 0)
+        seen = pad(self.paths, (0, -self.paths.shape[-1] % ROOM))
+        mask = torch.zeros_like(seen, dtype=x.dtype).masked_fill_(~seen, -float("inf"))
         for layer in self.layers:
             x = layer(x, mask[:, None], self.memory_mask)
         self.depth += 1
@@ -137,7 +136,7 @@ def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: li
     tokens = torch.cat((tokens, rest), dim=-1)
     logits[..., forbidden] = -float("inf")
     found = logits.gather(-1, tokens).float()
-    found += highest[..., :1] - found[..., :block].amax(-1, keepdim=True)  # the best block: logits to log-probabilities
+    found += highest[..., :1] - found[..., :block].amax(-1, keepdim=True)  # from logits to log-probabilities
     best, which = (found + scores[..., None]).flatten(1).topk(count)
     return best, which // found.shape[-1], tokens.flatten(1).gather(1, which)
 

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.cpu import keep_freed_memory
+from vaswani.cpu import bound_kernel_caches, keep_freed_memory
 from vaswani.ctranslate2_export import save_for_ctranslate2
 from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
@@ -41,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vocab_size", type=positive, default=37000, help="without --model")
     add("--dtypes", choices=DTYPES, nargs="+", default=["float32", "bfloat16"], help="of ours and Marian's")
     add("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="torch's flag, for all")
-    add(
-        "--keep_memory",
-        choices=["ours", "all", "none"],
-        default="ours",
-        help="freed memory is kept, as translate.py does",
-    )
+    add("--marian_attention", choices=["sdpa", "eager"], default="sdpa", help="sdpa is what it comes with")
     add("--threads", type=positive, help="for all; default: torch's own")
     add("--rounds", type=positive, default=5)
     add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: threads / CPU-second, for a machine in use")
@@ -61,7 +57,7 @@ def run(args: argparse.Namespace) -> dict:
         "num_beams": args.num_beams,
         "threads": args.threads,
         "matmul_precision": args.matmul_precision,
-        "keep_memory": args.keep_memory,
+        "marian_attention": args.marian_attention,
         "clock": args.clock,
         "rounds": args.rounds,
     }
@@ -133,26 +129,33 @@ def engine_process(args: argparse.Namespace, name: str, folder: Path) -> Iterato
         process.join()
 
 
-def answer(name: str, pipe):
+def answer(name: str, pipe, batches: list | None = None):
+    """What the engine says, to `batches` if they are given."""
     try:
+        if batches:
+            pipe.send(batches)
         return pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):
         raise UserError(f"the process of {name} has died: see its message above") from None
 
 
 def serve(pipe, args: argparse.Namespace, name: str, folder: Path) -> None:
+    """A process: one engine, as translate.py sets it up; what is set for the process is the same for all engines."""
+    bound_kernel_caches()
+    keep_freed_memory()
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision(args.matmul_precision)
-    if args.keep_memory == "all" or (args.keep_memory == "ours" and name.startswith("ours")):
-        keep_freed_memory()
-    translate = ctranslate2_engine(args, folder / name) if name.startswith("ct2") else torch_engine(args, name)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
-    with torch.no_grad():
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        if name.startswith("ct2"):
+            translate = ctranslate2_engine(args, folder / name)
+        else:
+            translate = torch_engine(args, name, stack)
         pipe.send("ready")
         while True:
             try:
                 batches = pipe.recv()
-            except EOFError:  # the parent has hung up
+            except (EOFError, ConnectionError):  # the parent has hung up
                 return
             start = clock()
             for batch in batches:
@@ -160,16 +163,18 @@ def serve(pipe, args: argparse.Namespace, name: str, folder: Path) -> None:
             pipe.send((clock() - start) / (1 if args.clock == "wall" else args.threads))
 
 
-def torch_engine(args: argparse.Namespace, name: str) -> Callable:
+def torch_engine(args: argparse.Namespace, name: str, stack: contextlib.ExitStack) -> Callable:
     """`generate()` of ours or of Marian: of ours with the weights packed beforehand, as the pipeline has them."""
     dtype = DTYPES[name.partition("_")[2] or "float32"]
     model = (trained(args) if args.model else random_weights(args))[0]
-    which = (model if name.startswith("ours") else to_marian(model)).to(dtype)
     if name.startswith("ours"):
+        which = model.to(dtype)
         if dtype != torch.float32:
             which.set_attn_implementation("eager")  # what PyTorchEngine does on a CPU
-        with torch.no_grad():
-            packed_linears(which).__enter__()
+        stack.enter_context(packed_linears(which))
+    else:
+        which = to_marian(model).to(dtype)
+        which.set_attn_implementation(args.marian_attention)
     pad = model.config.pad_token_id
     options = {"num_beams": args.num_beams, "early_stopping": False, "max_length": None}
     if not args.model:
@@ -191,7 +196,8 @@ def ctranslate2_engine(args: argparse.Namespace, folder: Path) -> Callable:
     if not args.model:
         options["min_decoding_length"] = args.length
     pieces = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
-    translator = ctranslate2.Translator(str(folder), intra_threads=args.threads)
+    with ThreadPoolExecutor(1) as pool:  # in a thread that ends: its OpenMP threads would crowd those that translate
+        translator = pool.submit(ctranslate2.Translator, str(folder), intra_threads=args.threads).result()
 
     def translate(ids: list[list[int]]) -> None:
         rows = [[pieces[i] for i in row[:-1]] for row in ids]
@@ -206,8 +212,7 @@ def compare(args: argparse.Namespace, pipes: dict, sources, size: int) -> dict:
     rates: dict[str, list[float]] = {name: [] for name in pipes}
     for number in range(-1, args.rounds):  # the first is to warm up
         for name, pipe in pipes.items():
-            pipe.send(batches[:1] if number < 0 else batches)
-            seconds = answer(name, pipe)
+            seconds = answer(name, pipe, batches[:1] if number < 0 else batches)
             if number >= 0:
                 rates[name].append(len(sources) / seconds)
     report = {f"{name}_sentences_per_s": round(statistics.median(values), 2) for name, values in rates.items()}
