@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,13 @@ def _set_layer(spec, layer) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- translation
+def load_translator(folder: str | Path, **options):
+    """ctranslate2.Translator, made in a thread that ends: quantized weights start OpenMP's threads where they are read, and
+    beside those the ones that translate would sleep at every step, as more threads than cores do (5 times slower)."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_ctranslate2().Translator, str(folder), **options).result()
+
+
 class CTranslate2Engine:
     """Translates with an exported folder. CTranslate2 searches with a penalty of its own, length^alpha; its list of
     finished hypotheses is put in the order of the paper's, ((5 + length) / 6)^alpha.
@@ -140,7 +148,7 @@ class CTranslate2Engine:
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", threads: int | None = None):
-        ctranslate2 = _ctranslate2()
+        _ctranslate2()
         if not (Path(folder) / "model.bin").is_file():
             raise UserError(
                 f"{folder} is no model of CTranslate2: write one with scripts/export.py MODEL OUT --to ctranslate2"
@@ -149,7 +157,7 @@ class CTranslate2Engine:
             self.tokenizer = AutoTokenizer.from_pretrained(folder)
             self.settings = GenerationConfig.from_pretrained(folder)
             self.positions = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["positions"]
-            self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads or 0)
+            self.translator = load_translator(folder, device=device, intra_threads=threads or 0)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise UserError(f"cannot load {folder} with CTranslate2: {' '.join(str(error).split())}") from None
 
@@ -201,4 +209,4 @@ class CTranslate2Engine:
         return [(text, score) for _, score, text in ranked]
 
 
-__all__ = ["QUANTIZATIONS", "CTranslate2Engine", "save_for_ctranslate2"]
+__all__ = ["QUANTIZATIONS", "CTranslate2Engine", "load_translator", "save_for_ctranslate2"]

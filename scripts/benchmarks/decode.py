@@ -15,14 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.cpu import bound_kernel_caches, keep_freed_memory
-from vaswani.ctranslate2_export import save_for_ctranslate2
+from vaswani.ctranslate2_export import load_translator, save_for_ctranslate2
 from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
 from vaswani.run_config import UserError, positive
@@ -190,14 +189,11 @@ def torch_engine(args: argparse.Namespace, name: str, stack: contextlib.ExitStac
 
 
 def ctranslate2_engine(args: argparse.Namespace, folder: Path) -> Callable:
-    import ctranslate2
-
     options = {"beam_size": args.num_beams, "max_input_length": 0}
     if not args.model:
         options["min_decoding_length"] = args.length
     pieces = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
-    with ThreadPoolExecutor(1) as pool:  # in a thread that ends: its OpenMP threads would crowd those that translate
-        translator = pool.submit(ctranslate2.Translator, str(folder), intra_threads=args.threads).result()
+    translator = load_translator(folder, intra_threads=args.threads)
 
     def translate(ids: list[list[int]]) -> None:
         rows = [[pieces[i] for i in row[:-1]] for row in ids]
