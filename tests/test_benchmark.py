@@ -6,6 +6,7 @@ import json
 import pytest
 from load_script import load_script
 
+from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
 
 SMALL = ["--sentences", "4", "--batch_sizes", "1", "2", "--rounds", "1", "--num_beams", "2", "--json"]
@@ -76,6 +77,14 @@ def test_the_weights_of_ours_stay_packed(monkeypatch):
         assert packed
         translate(decode.random_weights(args)[2])
     assert not packed
+
+
+def test_a_worker_that_dies_is_named():
+    load_script("benchmark")
+    from benchmarks.workers import worker
+
+    with pytest.raises(UserError, match="process of some engine has died"), worker(print, "some engine"):
+        pytest.fail("it ended before it was ready")
 
 
 def test_decode_needs_both_or_neither(benchmark):

@@ -148,7 +148,7 @@ class CTranslate2Engine:
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", threads: int | None = None):
-        _ctranslate2()
+        _ctranslate2()  # or the message that it is not installed, before others
         if not (Path(folder) / "model.bin").is_file():
             raise UserError(
                 f"{folder} is no model of CTranslate2: write one with scripts/export.py MODEL OUT --to ctranslate2"

@@ -198,7 +198,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             or self.config.vocab_size <= (2 + len(eos)) * (config.num_beams + 1)
         ):
             return None
-        limits = _limits_of(stopping_criteria, config, input_ids).clamp_min(1)  # after the first token the loop looks
+        limits = _limits_of(stopping_criteria, config, input_ids)
         return Task(
             limits,
             eos,
@@ -288,11 +288,11 @@ class VaswaniGenerationMixin(GenerationMixin):
 
 
 def _limits_of(stopping_criteria, generation_config, input_ids: torch.LongTensor) -> torch.LongTensor:
-    """Most tokens that each sentence of the batch may have, (B,)."""
+    """Most tokens that each sentence of the batch may have, (B,); at least one, for the loops look behind the first."""
     whole = generation_config.max_length - input_ids.shape[1]
     own = [criterion.limits for criterion in stopping_criteria if isinstance(criterion, SourceLengthLimit)]
     batch_size = len(input_ids) // generation_config.num_beams
-    return (own or [torch.full((batch_size,), whole)])[0].to(input_ids.device).clamp_max(whole)
+    return (own or [torch.full((batch_size,), whole)])[0].to(input_ids.device).clamp_max(whole).clamp_min(1)
 
 
 def _with_all_scores(generation_config: GenerationConfig) -> GenerationConfig:

@@ -9,15 +9,15 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from benchmarks.workers import answer, worker
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.cpu import bound_kernel_caches, keep_freed_memory
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> dict:
         names += exported(model, tokenizer, Path(folder))
         del model
         with contextlib.ExitStack() as stack:
-            pipes = {name: stack.enter_context(engine_process(args, name, Path(folder))) for name in names}
+            pipes = {name: stack.enter_context(worker(serve, name, args, Path(folder))) for name in names}
             report["batch"] = {
                 size: compare(args, pipes, sources[: args.sentences if size > 1 else max(1, args.sentences // 4)], size)
                 for size in args.batch_sizes
@@ -112,34 +112,8 @@ def exported(model, tokenizer, folder: Path) -> list[str]:
     return list(kinds)
 
 
-@contextlib.contextmanager
-def engine_process(args: argparse.Namespace, name: str, folder: Path) -> Iterator:
-    """The pipe to a process that answers batches of token ids with the seconds that they took."""
-    context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, args, name, folder), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        answer(name, pipe)  # it is ready
-        yield pipe
-    finally:
-        pipe.close()
-        process.join()
-
-
-def answer(name: str, pipe, batches: list | None = None):
-    """What the engine says, to `batches` if they are given."""
-    try:
-        if batches:
-            pipe.send(batches)
-        return pipe.recv()
-    except (EOFError, OSError):
-        raise UserError(f"the process of {name} has died: see its message above") from None
-
-
-def serve(pipe, args: argparse.Namespace, name: str, folder: Path) -> None:
-    """A process: one engine, as translate.py sets it up; what is set for the process is the same for all engines."""
+def serve(pipe, name: str, args: argparse.Namespace, folder: Path) -> None:
+    """One engine, as translate.py sets it up, answers batches of token ids with the seconds they took; what is set for the process is the same for all engines."""
     bound_kernel_caches()
     keep_freed_memory()
     torch.set_num_threads(args.threads)

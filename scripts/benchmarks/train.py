@@ -7,9 +7,9 @@ after round; shown is the median of the rounds and their range. Needs an otherwi
 """
 
 import argparse
+import contextlib
 import gzip
 import json
-import multiprocessing
 import os
 import resource
 import time
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.contenders import CONTENDERS, DESCRIPTIONS, Work, lengths_of
+from benchmarks.workers import answer, worker
 from datasets import Dataset
 
 from vaswani.batching import TokenBatches
@@ -141,8 +142,8 @@ class Turn:
         self.start, self.cpu = time.perf_counter(), time.process_time()
 
 
-def work(name: str, pipe, options: argparse.Namespace) -> None:
-    """A process: one implementation, whose steps end only with the process."""
+def work(pipe, name: str, options: argparse.Namespace) -> None:
+    """One implementation, whose steps end only with the process."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
@@ -156,30 +157,22 @@ def work(name: str, pipe, options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    context, pipes, processes = multiprocessing.get_context("spawn"), {}, []
-    for name in options.variants:
-        os.environ.pop("GOMP_SPINCOUNT", None)
-        if name == "ours":
-            os.environ["GOMP_SPINCOUNT"] = "3000"  # as scripts/train.py sets it
-        pipes[name], theirs = context.Pipe()
-        processes.append(context.Process(target=work, args=(name, theirs, options), daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes[name].recv()  # it is warm
-    speeds, cpu_speeds = {name: [] for name in pipes}, {name: [] for name in pipes}
-    ceilings, peaks = [], {}
-    for number in range(options.rounds):
-        for name, pipe in pipes.items():
+    pipes, ceilings, peaks = {}, [], {}
+    with contextlib.ExitStack() as stack:
+        for name in options.variants:
+            os.environ.pop("GOMP_SPINCOUNT", None)
             if name == "ours":
-                pipe.send("ceiling")
-                ceilings.append(pipe.recv())
-            pipe.send("go")
-            tokens, seconds, cpu, peaks[name] = pipe.recv()
-            speeds[name].append(tokens / seconds)
-            cpu_speeds[name].append(tokens / cpu)
-        print(f"round {number + 1}: " + ", ".join(f"{name} {speeds[name][-1]:,.0f}" for name in pipes), flush=True)
-    for pipe in pipes.values():
-        pipe.close()
+                os.environ["GOMP_SPINCOUNT"] = "3000"  # as scripts/train.py sets it
+            pipes[name] = stack.enter_context(worker(work, name, options))
+        speeds, cpu_speeds = {name: [] for name in pipes}, {name: [] for name in pipes}
+        for number in range(options.rounds):
+            for name, pipe in pipes.items():
+                if name == "ours":
+                    ceilings.append(answer(name, pipe, "ceiling"))
+                tokens, seconds, cpu, peaks[name] = answer(name, pipe, "go")
+                speeds[name].append(tokens / seconds)
+                cpu_speeds[name].append(tokens / cpu)
+            print(f"round {number + 1}: " + ", ".join(f"{name} {speeds[name][-1]:,.0f}" for name in pipes), flush=True)
     report(options, device, speeds, cpu_speeds, ceilings, peaks)
 
 
