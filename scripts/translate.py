@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 import vaswani  # noqa: F401 - registers the model
+from vaswani.engines import engine_in_processes
 from vaswani.resumable import ResumableOutput, file_fingerprint
 from vaswani.run_config import UserError, as_user_error, exit_code, positive
 from vaswani.streams import as_they_arrive, cut_to_length, named, note
 from vaswani.text_lines import decode_lines, read_lines
-from vaswani.translation import DTYPES, PyTorchEngine
+from vaswani.translation import DTYPES
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -33,7 +32,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--output", type=Path, help="file for the translations; default: standard output")
     add("--engine", choices=["pytorch", "ctranslate2"], default="pytorch")
     add("--dtype", choices=DTYPES, default="float32", help="of PyTorch's arithmetic; bfloat16 is faster and rounds")
-    add("--threads", type=positive, help="CPU threads; default: the library's own")
+    add("--threads", type=positive, help="CPU threads of a process; default: the cores, shared by the workers")
+    add("--workers", type=positive, default=1, help="processes, each with the model, that share the lines (CPU)")
     add("--num_beams", type=positive, help="beam; default: the model's own")
     add("--n_best", type=positive, help="that many translations of each sentence, with scores")
     add("--max_tokens", type=positive, default=4096, help="padded source tokens a batch, times beams")
@@ -47,16 +47,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options = parser.parse_intermixed_args(argv)
     options.file = options.input or options.file
     return options
-
-
-def load_engine(options: argparse.Namespace):
-    if options.engine == "pytorch":
-        if options.threads:
-            torch.set_num_threads(options.threads)
-        return PyTorchEngine(options.model, dtype=options.dtype)
-    from vaswani.ctranslate2_export import CTranslate2Engine
-
-    return CTranslate2Engine(options.model, threads=options.threads)
 
 
 def open_output(options: argparse.Namespace) -> ResumableOutput | None:
@@ -98,7 +88,12 @@ def formatted(found: list[list[tuple[str, float]]], first: int, n_best: int | No
 
 def run(options: argparse.Namespace) -> None:
     output = open_output(options)
-    engine = load_engine(options)
+    made_from = (options.model, options.engine, options.dtype, options.threads)
+    with engine_in_processes(options.workers, *made_from) as engine:
+        translate_all(engine, options, output)
+
+
+def translate_all(engine, options: argparse.Namespace, output: ResumableOutput | None) -> None:
     limit = min(options.max_input_length, engine.positions or options.max_input_length)
     bad, long = Counter(), Counter()
     done = output.done if output else 0

@@ -8,6 +8,7 @@ from load_script import load_script
 
 from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
+from vaswani.workers import answer, worker
 
 SMALL = ["--sentences", "4", "--batch_sizes", "1", "2", "--rounds", "1", "--num_beams", "2", "--json"]
 
@@ -80,11 +81,8 @@ def test_the_weights_of_ours_stay_packed(monkeypatch):
 
 
 def test_a_worker_that_dies_is_named():
-    load_script("benchmark")
-    from benchmarks.workers import worker
-
-    with pytest.raises(UserError, match="process of some engine has died"), worker(print, "some engine"):
-        pytest.fail("it ended before it was ready")
+    with pytest.raises(UserError, match="process of some engine has died"), worker(print, "some engine") as pipe:
+        answer("some engine", pipe)  # it ended before it was ready
 
 
 def test_decode_needs_both_or_neither(benchmark):

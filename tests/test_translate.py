@@ -1,17 +1,21 @@
 """The script, from bytes to bytes."""
 
 import io
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from load_script import ROOT, load_script
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani.engines import engine_in_processes
+from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
 
 SENTENCES = ["The man reads a book.", "Two dogs run.", "It rains in the city.", "A house.", "He sees a big house."]
@@ -120,3 +124,54 @@ def test_killed_and_started_again(translate, model, tmp_path):
     assert code == 0 and out == "" and "continues" in err
     assert output.read_text(encoding="utf-8") == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_several_workers(translate, model, tmp_path):
+    (tmp_path / "in.txt").write_text("".join(f"{SENTENCES[i % 5]} {i}\n\n" for i in range(30)))
+    expected = translate(model, tmp_path / "in.txt")[1]
+    shared = translate(model, tmp_path / "in.txt", "--workers", 3, "--buffer", 17)
+    assert shared[0] == 0 and shared[1] == expected
+    assert translate(model, "--workers", 2, stdin=b"A house.\n")[1] == translate(model, stdin=b"A house.\n")[1]
+    assert "there is no folder" in translate(tmp_path / "none", "--workers", 2)[2]
+
+
+def test_a_worker_that_dies_is_said(model):
+    """And not taken for a reader of our output that has enough."""
+    with engine_in_processes(2, model, "pytorch", "float32", None) as engine:
+        (child,) = multiprocessing.active_children()
+        child.kill()
+        child.join()
+        with pytest.raises(UserError, match="worker 2 has died"):
+            engine.translate(SENTENCES)
+    assert not multiprocessing.active_children()
+
+
+PARENT = """
+import multiprocessing, os, signal, sys
+from vaswani.engines import engine_in_processes
+
+if __name__ == "__main__":
+    with engine_in_processes(2, sys.argv[1], "pytorch", "float32", 1):
+        print(multiprocessing.active_children()[0].pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_a_killed_parent(model, tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "parent.py", model], stdout=subprocess.PIPE, env=environment, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    child, deadline = int(done.stdout), time.monotonic() + 60
+    while (alive := running(child)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive
+
+
+def running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from benchmarks.workers import answer, worker
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.cpu import bound_kernel_caches, keep_freed_memory
@@ -27,6 +26,7 @@ from vaswani.packing_vaswani import packed_linears
 from vaswani.run_config import UserError, positive
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.translation import DTYPES, load
+from vaswani.workers import answer, worker
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> dict:
         del model
         with contextlib.ExitStack() as stack:
             pipes = {name: stack.enter_context(worker(serve, name, args, Path(folder))) for name in names}
+            for name, pipe in pipes.items():
+                answer(name, pipe)  # it is ready
             report["batch"] = {
                 size: compare(args, pipes, sources[: args.sentences if size > 1 else max(1, args.sentences // 4)], size)
                 for size in args.batch_sizes

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.contenders import CONTENDERS, DESCRIPTIONS, Work, lengths_of
-from benchmarks.workers import answer, worker
 from datasets import Dataset
 
 from vaswani.batching import TokenBatches
 from vaswani.cpu import computes_bf16, give_back_freed_memory
 from vaswani.run_config import positive
 from vaswani.tokenization_vaswani import train_tokenizer
+from vaswani.workers import answer, worker
 
 SIZES = {
     "base": {"vocab_size": 37000, "d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "dropout": 0.1},
@@ -164,6 +164,7 @@ def run(options: argparse.Namespace) -> None:
             if name == "ours":
                 os.environ["GOMP_SPINCOUNT"] = "3000"  # as scripts/train.py sets it
             pipes[name] = stack.enter_context(worker(work, name, options))
+            answer(name, pipes[name])  # it is ready
         speeds, cpu_speeds = {name: [] for name in pipes}, {name: [] for name in pipes}
         for number in range(options.rounds):
             for name, pipe in pipes.items():
