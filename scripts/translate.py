@@ -31,7 +31,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--input", help="the same as FILE")
     add("--output", type=Path, help="file for the translations; default: standard output")
     add("--engine", choices=["pytorch", "ctranslate2"], default="pytorch")
-    add("--dtype", choices=DTYPES, default="float32", help="of PyTorch's arithmetic; bfloat16 is faster and rounds")
+    add(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="of PyTorch's arithmetic; bfloat16 rounds, and is faster from the base model's size on",
+    )
     add("--threads", type=positive, help="CPU threads of a process; default: the cores, shared by the workers")
     add("--workers", type=positive, default=1, help="processes, each with the model, that share the lines (CPU)")
     add("--num_beams", type=positive, help="beam; default: the model's own")
@@ -50,6 +55,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def open_output(options: argparse.Namespace) -> ResumableOutput | None:
+    if options.file == "-" and sys.stdin is None:
+        raise UserError("standard input is closed: give a FILE")
+    if options.output is None and sys.stdout is None:
+        raise UserError("standard output is closed: give --output FILE")
     if options.output is None:
         return None
     if options.file == "-":
@@ -125,7 +134,8 @@ def translate_all(engine, options: argparse.Namespace, output: ResumableOutput |
 
 
 def main(argv: list[str] | None = None) -> int:
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    if sys.stdout is not None:  # it is closed
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     try:
         return exit_code(lambda: run(parse(argv)))
     except BrokenPipeError:  # whoever read us has enough

@@ -133,6 +133,10 @@ def test_several_workers(translate, model, tmp_path):
     assert shared[0] == 0 and shared[1] == expected
     assert translate(model, "--workers", 2, stdin=b"A house.\n")[1] == translate(model, stdin=b"A house.\n")[1]
     assert "there is no folder" in translate(tmp_path / "none", "--workers", 2)[2]
+    for workers in (1, 2):  # the first has the empty line, which does not fail
+        arguments = ("--workers", workers, "--num_beams", 2, "--n_best", 4)
+        code, _, err = translate(model, *arguments, stdin=b"\nA house.\n")
+        assert code == 2 and "num_return_sequences" in err and err.count("\n") == 1
 
 
 def test_a_worker_that_dies_is_said(model):
@@ -149,25 +153,38 @@ def test_a_worker_that_dies_is_said(model):
 PARENT = """
 import multiprocessing, os, signal, sys
 from vaswani.engines import engine_in_processes
+from vaswani.workers import tell
 
 if __name__ == "__main__":
-    with engine_in_processes(2, sys.argv[1], "pytorch", "float32", 1):
+    with engine_in_processes(2, sys.argv[1], "pytorch", "float32", 1) as engine:
+        (pipe,) = engine.pipes.values()
+        tell("worker 2", pipe, ([f"A house {i}." for i in range(100_000)], {"max_tokens": 1}))  # hours
         print(multiprocessing.active_children()[0].pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_workers_end_with_a_killed_parent(model, tmp_path):
+def test_busy_workers_end_with_a_killed_parent(model, tmp_path):
     (tmp_path / "parent.py").write_text(PARENT)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, tmp_path / "parent.py", model], stdout=subprocess.PIPE, env=environment, check=False
     )
     assert done.returncode == -signal.SIGKILL
-    child, deadline = int(done.stdout), time.monotonic() + 60
+    child, deadline = int(done.stdout), time.monotonic() + 20
     while (alive := running(child)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive
+
+
+def test_closed_standard_streams(model, tmp_path):
+    command = f"{sys.executable} {ROOT}/scripts/translate.py {model}"
+    for redirected, sentence in (("<&-", "standard input is closed"), (">&-", "standard output is closed")):
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            f"{command} {redirected}", shell=True, stderr=subprocess.PIPE, text=True, env=environment, check=False
+        )
+        assert done.returncode == 2 and sentence in done.stderr and done.stderr.count("\n") == 1
 
 
 def running(pid: int) -> bool:

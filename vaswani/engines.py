@@ -1,6 +1,8 @@
 """Engines of translation by name, in one process or in several that share the sentences."""
 
-import signal
+import multiprocessing
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -52,14 +54,24 @@ def engine_in_processes(workers: int, model: str, kind: str, dtype: str, threads
 
 
 def _serve(pipe, name: str, engine: tuple) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     logging.disable_progress_bar()
     engine = load_engine(*engine)
     with suppress(EOFError, ConnectionError):  # the first process is gone
         pipe.send("ready")
         while True:
             sentences, options = pipe.recv()
-            pipe.send(engine.translate(sentences, **options))
+            try:
+                found = engine.translate(sentences, **options)
+            except ValueError as error:  # raised there
+                found = error
+            pipe.send(found)
+
+
+def _end_with_parent() -> None:
+    """At once, and not behind the sentences that nobody waits for any more."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 class SharedEngine:
@@ -77,6 +89,9 @@ class SharedEngine:
             tell(name, pipe, (part, options))
         found = [self.engine.translate(parts[0], **options)]
         found += [answer(name, pipe) for name, pipe in self.pipes.items()]
+        for translations in found:
+            if isinstance(translations, ValueError):
+                raise translations
         results: list = [None] * len(sentences)
         for share, translations in zip(shares, found, strict=True):
             for i, translation in zip(share, translations, strict=True):
@@ -84,4 +99,4 @@ class SharedEngine:
         return results
 
 
-__all__ = ["engine_in_processes", "load_engine"]
+__all__ = ["engine_in_processes"]

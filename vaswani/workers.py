@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 
 from .run_config import UserError
@@ -9,12 +10,15 @@ from .run_config import UserError
 
 @contextlib.contextmanager
 def worker(target: Callable, name: str, *given) -> Iterator:
-    """The pipe to a new process that runs `target(pipe, name, *given)`. At the end of the block, and where
-    this process is killed, its next `recv` raises EOFError or ConnectionError; after an error it is ended at once."""
+    """The pipe to a new process that runs `target(pipe, name, *given)`. At the end of the block, and where this process
+    is killed, its next `recv` or `send` raises EOFError or ConnectionError; after an error it is ended at once. Ctrl-C does
+    not reach it."""
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, name, *given), daemon=True)
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # is inherited: this process ends the other
     process.start()
+    signal.signal(signal.SIGINT, ours)
     theirs.close()
     try:
         yield pipe
@@ -43,9 +47,9 @@ def tell(name: str, pipe, message) -> None:
 
 def answer(name: str, pipe, message=None):
     """What the worker says, to a message if one is given. Raises UserError where it has died."""
+    if message is not None:
+        tell(name, pipe, message)
     with _alive(name):
-        if message is not None:
-            pipe.send(message)
         return pipe.recv()
 
 
