@@ -131,7 +131,6 @@ def test_several_workers(translate, model, tmp_path):
     expected = translate(model, tmp_path / "in.txt")[1]
     shared = translate(model, tmp_path / "in.txt", "--workers", 3, "--buffer", 17)
     assert shared[0] == 0 and shared[1] == expected
-    assert translate(model, "--workers", 2, stdin=b"A house.\n")[1] == translate(model, stdin=b"A house.\n")[1]
     assert "there is no folder" in translate(tmp_path / "none", "--workers", 2)[2]
     for workers in (1, 2):  # the first has the empty line, which does not fail
         arguments = ("--workers", workers, "--num_beams", 2, "--n_best", 4)
@@ -148,6 +147,12 @@ def test_a_worker_that_dies_is_said(model):
         with pytest.raises(UserError, match="worker 2 has died"):
             engine.translate(SENTENCES)
     assert not multiprocessing.active_children()
+
+
+def test_workers_are_for_cpus(model, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match="here is a GPU"), engine_in_processes(2, model, "pytorch", "float32", None):
+        pass
 
 
 PARENT = """
@@ -177,14 +182,12 @@ def test_busy_workers_end_with_a_killed_parent(model, tmp_path):
     assert not alive
 
 
-def test_closed_standard_streams(model, tmp_path):
-    command = f"{sys.executable} {ROOT}/scripts/translate.py {model}"
-    for redirected, sentence in (("<&-", "standard input is closed"), (">&-", "standard output is closed")):
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            f"{command} {redirected}", shell=True, stderr=subprocess.PIPE, text=True, env=environment, check=False
-        )
-        assert done.returncode == 2 and sentence in done.stderr and done.stderr.count("\n") == 1
+@pytest.mark.parametrize(("name", "sentence"), [("stdin", "give a FILE"), ("stdout", "give --output FILE")])
+def test_closed_standard_streams(model, capsys, monkeypatch, name, sentence):
+    script = load_script("translate")
+    monkeypatch.setattr(sys, name, None)  # what Python makes of one that is closed
+    assert script.main([model]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def running(pid: int) -> bool:
