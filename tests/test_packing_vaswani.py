@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from vaswani import packing_vaswani
-from vaswani.packing_vaswani import packed_linears
+from vaswani.packing_vaswani import packed_linears, projection, relu_of, sum_with
 
 
 @pytest.fixture
@@ -53,3 +53,26 @@ def test_left_alone_with_gradients_under_autocast_and_in_other_dtypes(layers):
         assert not packed(layers)
     with torch.no_grad(), packed_linears(layers.double()):
         assert not packed(layers)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_parts_of_a_layer_in_one_pass(bias, monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", 300)
+    torch.manual_seed(0)
+    attention, x, residual = nn.Module(), torch.randn(5, 3, 24), torch.randn(5, 3, 40)
+    for name, width in (("q_proj", 16), ("k_proj", 16), ("v_proj", 40)):
+        setattr(attention, name, nn.Linear(24, width, bias=bias))
+    linear = attention.v_proj
+
+    def results() -> list[torch.Tensor]:
+        return [*projection(attention)(x), relu_of(linear)(x), sum_with(linear)(residual, x)]
+
+    expected = results()
+    with packed_linears(attention):
+        assert hasattr(attention, "packed") == torch.backends.mkldnn.is_available()
+        torch.testing.assert_close(results(), expected)
+        linear.register_forward_hook(lambda module, inputs, output: output * 2)  # a hook of the user's is heard
+        assert not torch.equal(results()[2], expected[2])
+        torch.testing.assert_close(results()[2], expected[2] * 2)
+    assert not hasattr(attention, "packed") and not hasattr(linear, "packed")

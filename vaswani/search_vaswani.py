@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .packing_vaswani import projection, relu_of, sum_with
+
 BLOCK = 128  # entries of the vocabulary that share a maximum
 ROOM = 16  # keys and values are laid out for so many hypotheses more at a time
 CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
@@ -36,22 +38,25 @@ def heads(x: torch.Tensor, width: int) -> torch.Tensor:
     return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, L, h * width) -> (B, h, L, width)
 
 
-def attend(sublayer, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None):
-    """VaswaniAttention over keys (B, h, n, d_k) and values (B, h, n, d_v) that are known. The mask is added."""
-    queries = heads(sublayer.q_proj(x), sublayer.d_k)
-    if x.device.type != "cpu" or len(x) <= FEW:
+def attend(sublayer, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None):
+    """Section 3.2.2 before W^O, (B, L, h * d_v): queries (B, L, h * d_k), keys (B, h, n, d_k), values (B, h, n, d_v). The
+    mask is added."""
+    queries = heads(queries, sublayer.d_k)
+    if queries.device.type != "cpu" or len(queries) <= FEW:
         attended = scaled_dot_product_attention(queries, keys, values, mask, scale=sublayer.scaling)
     else:
         scores = queries @ keys.transpose(2, 3) * sublayer.scaling
         attended = (scores if mask is None else scores + mask).softmax(-1) @ values
-    return sublayer.out_proj(attended.transpose(1, 2).flatten(2))
+    return attended.transpose(1, 2).flatten(2)
 
 
 class Layer:
     """VaswaniDecoderLayer, a step at a time, with the keys and values of all steps so far and of the memory."""
 
     def __init__(self, layer, memory: torch.Tensor):
-        self.layer, other = layer, layer.encoder_attn
+        self.layer, own, other = layer, layer.self_attn, layer.encoder_attn
+        self.project, self.inner = projection(own), relu_of(layer.fc1)
+        self.add_own, self.add_other, self.add_outer = map(sum_with, (own.out_proj, other.out_proj, layer.fc2))
         self.length, self.own = 0, None  # with room behind them, hidden by the mask: a step copies nothing
         self.memory = [
             heads(project(memory), width).contiguous()
@@ -59,11 +64,13 @@ class Layer:
         ]
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, memory_mask: torch.Tensor | None) -> torch.Tensor:
-        layer, own = self.layer, self.layer.self_attn
-        known = self.grown(mask.shape[-1], heads(own.k_proj(x), own.d_k), heads(own.v_proj(x), own.d_v))
-        x = layer.self_attn_layer_norm(x + attend(own, x, *known, mask))
-        x = layer.encoder_attn_layer_norm(x + attend(layer.encoder_attn, x, *self.memory, memory_mask))
-        return layer.feed_forward(x)
+        layer, own, other = self.layer, self.layer.self_attn, self.layer.encoder_attn
+        queries, keys, values = self.project(x)
+        known = self.grown(mask.shape[-1], heads(keys, own.d_k), heads(values, own.d_v))
+        x = layer.self_attn_layer_norm(self.add_own(x, attend(own, queries, *known, mask)))
+        attended = attend(other, other.q_proj(x), *self.memory, memory_mask)
+        x = layer.encoder_attn_layer_norm(self.add_other(x, attended))
+        return layer.final_layer_norm(self.add_outer(x, self.inner(x)))  # equation (2)
 
     def grown(self, room: int, *new: torch.Tensor) -> list[torch.Tensor]:
         """Returns all of `room`: the products would copy a slice of it."""
