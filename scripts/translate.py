@@ -134,7 +134,7 @@ def translate_all(engine, options: argparse.Namespace, output: ResumableOutput |
 
 
 def main(argv: list[str] | None = None) -> int:
-    if sys.stdout is not None:  # it is closed
+    if sys.stdout is not None:  # or else it is closed
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     try:
         return exit_code(lambda: run(parse(argv)))

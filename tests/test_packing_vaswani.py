@@ -8,7 +8,9 @@ from vaswani.packing_vaswani import packed_linears, projection, relu_of, sum_wit
 
 @pytest.fixture
 def layers(monkeypatch):
-    monkeypatch.setattr(packing_vaswani, "SMALLEST", 300)  # the second of these has 320 weights, the first 960
+    monkeypatch.setattr(
+        packing_vaswani, "SMALLEST", dict.fromkeys(packing_vaswani.SMALLEST, 300)
+    )  # the second of these has 320 weights, the first 960
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 8, bias=False))
 
@@ -30,7 +32,7 @@ def test_the_product_is_the_same(layers, dtype):
 
 @torch.no_grad()
 def test_small_ones_are_left_alone(layers, monkeypatch):
-    monkeypatch.setattr(packing_vaswani, "SMALLEST", 500)
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", dict.fromkeys(packing_vaswani.SMALLEST, 500))
     with packed_linears(layers):
         assert "forward" not in vars(layers[2])
         assert packed(layers) == torch.backends.mkldnn.is_available()
@@ -58,7 +60,7 @@ def test_left_alone_with_gradients_under_autocast_and_in_other_dtypes(layers):
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
 def test_parts_of_a_layer_in_one_pass(bias, monkeypatch):
-    monkeypatch.setattr(packing_vaswani, "SMALLEST", 300)
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", dict.fromkeys(packing_vaswani.SMALLEST, 300))
     torch.manual_seed(0)
     attention, x, residual = nn.Module(), torch.randn(5, 3, 24), torch.randn(5, 3, 40)
     for name, width in (("q_proj", 16), ("k_proj", 16), ("v_proj", 40)):
