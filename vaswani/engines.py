@@ -37,9 +37,9 @@ def engine_in_processes(workers: int, model: str, kind: str, dtype: str, threads
     Raises:
         UserError: there is no such model, several processes would share a GPU, or one of them has died.
     """
-    if workers > 1 and torch.cuda.is_available():
-        raise UserError("--workers shares the cores of a CPU out, and here is a GPU: leave it out")
     if workers > 1:
+        if torch.cuda.is_available():
+            raise UserError("--workers shares the cores of a CPU out, and here is a GPU: leave it out")
         threads = threads or max(1, torch.get_num_threads() // workers)
     engine = load_engine(model, kind, dtype, threads)
     if workers == 1:

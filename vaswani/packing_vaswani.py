@@ -3,7 +3,7 @@ faster with weights that it has laid out for itself, by 1.1 times for a hundred 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -25,7 +25,8 @@ def packed_linears(module: nn.Module) -> Iterator[None]:
     """Inside, the linear layers of `module` compute with packed copies of their weights; nothing is done where that
     cannot help: on a GPU, under autocast, with gradients, or inside another such block, which has packed them already.
 
-    Packing copies every large matrix once, so the weights must not change inside, and their memory is needed twice.
+    Packing copies every large matrix once, where it is first used, so the weights must not change inside, and their memory
+    is needed twice.
     """
     usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not usable:
@@ -35,10 +36,10 @@ def packed_linears(module: nn.Module) -> Iterator[None]:
     attentions = [part for part in module.modules() if hasattr(part, "q_proj") and {*projections(part)} <= {*packed}]
     try:
         for linear in packed:
-            linear.packed = _packed(linear)
+            linear.packed = cache(partial(_pack, linear))
             linear.forward = partial(_product, linear.packed)
         for attention in attentions:
-            attention.packed = _packed(*projections(attention))
+            attention.packed = cache(partial(_pack, *projections(attention)))
         yield
     finally:
         for part in (*packed, *attentions):
@@ -46,18 +47,15 @@ def packed_linears(module: nn.Module) -> Iterator[None]:
             vars(part).pop("packed", None)
 
 
-Packed = tuple[torch.Tensor, torch.Tensor | None]  # weight and bias
-
-
-def _packed(*linears: nn.Linear) -> Packed:
-    """Their outputs will stand one behind the other."""
+def _pack(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias; the outputs of several will stand one behind the other."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
     return torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
 
 
-def _product(packed: Packed, x: torch.Tensor, then: str = "none") -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, *packed, then, [], "")
+def _product(packed: Callable, x: torch.Tensor, then: str = "none") -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, *packed(), then, [], "")
 
 
 # -------------------------------------- for those who call a layer by parts, again and again: fewer passes where packed
@@ -90,7 +88,7 @@ def sum_with(linear: nn.Linear) -> Callable:
     if not _is_packed(linear, linear):
         return lambda residual, x: residual + linear(x)
     packed, product = linear.packed, torch.ops.mkldnn._linear_pointwise.binary
-    return lambda residual, x: product(x, residual, *packed, "add")
+    return lambda residual, x: product(x, residual, *packed(), "add")
 
 
 __all__ = ["packed_linears", "projection", "relu_of", "sum_with"]
