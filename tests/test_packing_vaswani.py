@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from vaswani import packing_vaswani
-from vaswani.packing_vaswani import packed_linears, projection, relu_of, sum_with
+from vaswani.packing_vaswani import bare, logits_of, packed_linears, projection, relu_of, sum_with
 
 
 @pytest.fixture
@@ -78,3 +78,28 @@ def test_parts_of_a_layer_in_one_pass(bias, monkeypatch):
         assert not torch.equal(results()[2], expected[2])
         torch.testing.assert_close(results()[2], expected[2] * 2)
     assert not hasattr(attention, "packed") and not hasattr(linear, "packed")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_logits_that_are_filled_up_to_whole_blocks(layers, bias):
+    linear, x = nn.Linear(24, 40, bias=bias), torch.randn(5, 3, 24)
+    expected = linear(x)
+    assert logits_of(linear) is linear
+    with packed_linears(linear):
+        found = logits_of(linear)(x)
+        torch.testing.assert_close(found[..., :40], expected)
+        assert found.shape[-1] == (256 if packed([linear]) else 40) and found[..., 40:].isneginf().all()
+        linear.register_forward_hook(lambda module, inputs, output: output * 2)
+        torch.testing.assert_close(logits_of(linear)(x), expected * 2)
+    assert vars(linear).keys() == vars(nn.Linear(1, 1)).keys()
+
+
+@torch.no_grad()
+def test_a_bare_module_is_the_packed_one_and_the_hooked_one(layers):
+    linear, x = layers[0], torch.randn(5, 3, 24)
+    with packed_linears(layers):
+        assert bare(linear) is vars(linear).get("forward") or not packed(layers)
+        torch.testing.assert_close(bare(linear)(x), linear(x))
+        linear.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+        assert bare(linear) is linear

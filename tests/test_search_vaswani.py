@@ -134,6 +134,17 @@ def test_a_limit_of_no_token_is_one_token(translator, which_loop, beams):
         assert (ours[0, 2:] <= EOS).all()  # which token it is does not matter: there is nothing to attend to
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_outputs_can_be_trained_on(translator, beams):
+    """The search runs in inference mode, whose own tensors autograd refuses."""
+    model, ids = translator(), next(batches(3, 3))
+    output = model.generate(ids, num_beams=beams, **OURS)
+    weights = torch.ones(len(ids), requires_grad=True)
+    loss = model(ids, decoder_input_ids=output.sequences).logits.mean() + (weights * output.sequences_scores).sum()
+    loss.backward()
+    assert weights.grad.equal(output.sequences_scores) and model.lm_head.weight.grad.norm() > 0
+
+
 def test_sequence_scores_can_be_had_from_both_loops(translator):
     model, source = translator(), next(batches(10, 10))
     options = {"num_beams": 3, **OURS}

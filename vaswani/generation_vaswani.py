@@ -214,9 +214,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         memory, mask, start = (  # transformers has repeated them for every hypothesis
             None if x is None else x[:: task.beams] for x in (memory, mask, input_ids[:, 0])
         )
-        with packed_linears(self.get_decoder()), packed_linears(self.lm_head):
+        with torch.inference_mode(), packed_linears(self.get_decoder()), packed_linears(self.lm_head):
             tokens, scores = search(self, memory, mask, start, task)
-        tokens = tokens.flatten(0, -2)
+        tokens, scores = tokens.flatten(0, -2).clone(), scores.clone()  # what leaves inference mode must be a copy
         sequences = torch.cat((start.repeat_interleave(task.n_best)[:, None], tokens), dim=1)
         if not generation_config.return_dict_in_generate:
             return sequences

@@ -7,8 +7,11 @@ from functools import cache, partial
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 SMALLEST = {torch.float32: 2**17, torch.bfloat16: 2**14}  # weights in a matrix; below, torch's own product is faster
+
+FULL = 256  # outputs
 
 
 def can_pack(linear: nn.Module) -> bool:
@@ -36,21 +39,29 @@ def packed_linears(module: nn.Module) -> Iterator[None]:
     attentions = [part for part in module.modules() if hasattr(part, "q_proj") and {*projections(part)} <= {*packed}]
     try:
         for linear in packed:
-            linear.packed = cache(partial(_pack, linear))
+            linear.packed, linear.filled = cache(partial(_pack, linear)), cache(partial(_pack_filled, linear))
             linear.forward = partial(_product, linear.packed)
         for attention in attentions:
             attention.packed = cache(partial(_pack, *projections(attention)))
         yield
     finally:
         for part in (*packed, *attentions):
-            vars(part).pop("forward", None)
-            vars(part).pop("packed", None)
+            for name in ("forward", "packed", "filled"):
+                vars(part).pop(name, None)
 
 
 def _pack(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Weight and bias; the outputs of several will stand one behind the other."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
+
+
+def _pack_filled(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """With outputs of -inf behind the others, up to whole blocks, which oneDNN multiplies 4 % faster."""
+    extra = -linear.out_features % FULL
+    bias = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+    weight, bias = pad(linear.weight.detach(), (0, 0, 0, extra)), pad(bias, (0, extra), value=-float("inf"))
     return torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
 
 
@@ -76,11 +87,25 @@ def projection(attention: nn.Module) -> Callable:
     return lambda x: _product(packed, x).split(widths, dim=-1)
 
 
+def bare(module: nn.Linear | nn.LayerNorm) -> Callable:
+    """The module's function: what torch does around a module's call takes as long as a small product."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return module
+    return vars(module).get("forward", module.forward)
+
+
 def relu_of(linear: nn.Linear) -> Callable:
     """x -> max(0, linear(x))."""
     if not _is_packed(linear, linear):
         return lambda x: torch.relu(linear(x))
     return partial(_product, linear.packed, then="relu")
+
+
+def logits_of(linear: nn.Linear) -> Callable:
+    """x -> linear(x), maybe with some more entries, of -inf, behind it."""
+    if not _is_packed(linear, linear):
+        return linear
+    return partial(_product, linear.filled)
 
 
 def sum_with(linear: nn.Linear) -> Callable:
@@ -91,4 +116,4 @@ def sum_with(linear: nn.Linear) -> Callable:
     return lambda residual, x: product(x, residual, *packed(), "add")
 
 
-__all__ = ["packed_linears", "projection", "relu_of", "sum_with"]
+__all__ = ["bare", "logits_of", "packed_linears", "projection", "relu_of", "sum_with"]

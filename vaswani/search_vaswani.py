@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from .packing_vaswani import projection, relu_of, sum_with
+from .packing_vaswani import bare, logits_of, projection, relu_of, sum_with
 
 BLOCK = 128  # entries of the vocabulary that share a maximum
 ROOM = 16  # keys and values are laid out for so many hypotheses more at a time
@@ -45,8 +45,9 @@ def attend(sublayer, queries: torch.Tensor, keys: torch.Tensor, values: torch.Te
     if queries.device.type != "cpu" or len(queries) <= FEW:
         attended = scaled_dot_product_attention(queries, keys, values, mask, scale=sublayer.scaling)
     else:
-        scores = queries @ keys.transpose(2, 3) * sublayer.scaling
-        attended = (scores if mask is None else scores + mask).softmax(-1) @ values
+        scores = queries @ keys.transpose(2, 3)
+        scores = scores.mul_(sublayer.scaling) if mask is None else torch.add(mask, scores, alpha=sublayer.scaling)
+        attended = scores.softmax(-1) @ values
     return attended.transpose(1, 2).flatten(2)
 
 
@@ -57,6 +58,9 @@ class Layer:
         self.layer, own, other = layer, layer.self_attn, layer.encoder_attn
         self.project, self.inner = projection(own), relu_of(layer.fc1)
         self.add_own, self.add_other, self.add_outer = map(sum_with, (own.out_proj, other.out_proj, layer.fc2))
+        self.queries = bare(other.q_proj)
+        norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
+        self.norm_own, self.norm_other, self.norm_outer = map(bare, norms)
         self.length, self.own = 0, None  # with room behind them, hidden by the mask: a step copies nothing
         self.memory = [
             heads(project(memory), width).contiguous()
@@ -64,13 +68,12 @@ class Layer:
         ]
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, memory_mask: torch.Tensor | None) -> torch.Tensor:
-        layer, own, other = self.layer, self.layer.self_attn, self.layer.encoder_attn
+        own, other = self.layer.self_attn, self.layer.encoder_attn
         queries, keys, values = self.project(x)
         known = self.grown(mask.shape[-1], heads(keys, own.d_k), heads(values, own.d_v))
-        x = layer.self_attn_layer_norm(self.add_own(x, attend(own, queries, *known, mask)))
-        attended = attend(other, other.q_proj(x), *self.memory, memory_mask)
-        x = layer.encoder_attn_layer_norm(self.add_other(x, attended))
-        return layer.final_layer_norm(self.add_outer(x, self.inner(x)))  # equation (2)
+        x = self.norm_own(self.add_own(x, attend(own, queries, *known, mask)))
+        x = self.norm_other(self.add_other(x, attend(other, self.queries(x), *self.memory, memory_mask)))
+        return self.norm_outer(self.add_outer(x, self.inner(x)))  # equation (2)
 
     def grown(self, room: int, *new: torch.Tensor) -> list[torch.Tensor]:
         """Returns all of `room`: the products would copy a slice of it."""
@@ -91,7 +94,7 @@ class Hypotheses:
     """The decoder over a batch of sentences, each with a tree of hypotheses that grows by one token each a step."""
 
     def __init__(self, model, memory: torch.Tensor, attention_mask: torch.Tensor | None, longest: int):
-        self.model, self.decoder, self.depth = model, model.get_decoder(), 0
+        self.decoder, self.depth = model.get_decoder(), 0
         places = torch.arange(longest, device=memory.device)
         self.positions = self.decoder.embed_positions(places, longest)  # (longest, d)
         self.memory_mask = None
@@ -99,6 +102,7 @@ class Hypotheses:
             hidden = attention_mask[:, None, None].eq(0)  # (B, 1, 1, S)
             lowest = torch.finfo(memory.dtype).min  # not -inf: of a source without a token nothing else is left
             self.memory_mask = memory.new_zeros(hidden.shape).masked_fill_(hidden, lowest)
+        self.logits = logits_of(model.lm_head)
         self.layers = [Layer(layer, memory) for layer in self.decoder.layers]
         self.paths = torch.ones(len(memory), 1, 0, dtype=torch.bool, device=memory.device)  # (B, K, nodes of the tree)
 
@@ -113,7 +117,7 @@ class Hypotheses:
         for layer in self.layers:
             x = layer(x, mask[:, None], self.memory_mask)
         self.depth += 1
-        return self.model.lm_head(x)
+        return self.logits(x)
 
     def keep(self, rows: torch.LongTensor) -> None:
         """The other sentences leave."""
@@ -135,13 +139,15 @@ def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: li
     blocks, maxima = size // block, []
     for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
         log_probs = part.log_softmax(-1, dtype=torch.float32)
-        log_probs[..., forbidden] = -float("inf")
+        for token in forbidden:
+            log_probs[..., token] = -float("inf")
         maxima.append(log_probs[..., : blocks * block].unflatten(-1, (blocks, block)).amax(-1))
     highest, chosen = torch.cat(maxima).topk(count)  # (B, K, count)
     tokens = (chosen[..., None] * block + torch.arange(block, device=chosen.device)).flatten(2)
     rest = torch.arange(blocks * block, size, device=chosen.device).expand(*chosen.shape[:2], -1)
     tokens = torch.cat((tokens, rest), dim=-1)
-    logits[..., forbidden] = -float("inf")
+    for token in forbidden:
+        logits[..., token] = -float("inf")
     found = logits.gather(-1, tokens).float()
     found += highest[..., :1] - found[..., :block].amax(-1, keepdim=True)  # from logits to log-probabilities
     best, which = (found + scores[..., None]).flatten(1).topk(count)
