@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,30 @@ def test_a_processor_that_rounds_is_left_alone(monkeypatch):
 def test_the_rest_runs_anywhere():
     assert computes_bf16() in (True, False)
     keep_freed_memory()
+
+
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(not LARGE_PAGES.exists() or "[never]" in LARGE_PAGES.read_text(), reason="no large pages here")
+def test_large_tensors_come_on_large_pages():
+    program = """
+import os, re
+from vaswani.cpu import keep_freed_memory, large_pages
+keep_freed_memory()
+large_pages()
+import torch
+x = torch.ones(2**24)
+print(re.search(r"AnonHugePages:\\s+(\\d+)", open("/proc/self/smaps_rollup").read())[1])
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    for setting, expected in ({}, True), ({"THP_MEM_ALLOC_ENABLE": "0"}, False):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment | setting, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        always = "[always]" in LARGE_PAGES.read_text()
+        assert (int(done.stdout) > 2**14) == (expected or always)  # of 64 MiB, in KiB
 
 
 @pytest.mark.skipif(not computes_bf16(), reason="oneDNN has no bfloat16 products here")

@@ -46,8 +46,8 @@ def attend(sublayer, queries: torch.Tensor, keys: torch.Tensor, values: torch.Te
         attended = scaled_dot_product_attention(queries, keys, values, mask, scale=sublayer.scaling)
     else:
         scores = queries @ keys.transpose(2, 3)
-        scores = scores.mul_(sublayer.scaling) if mask is None else torch.add(mask, scores, alpha=sublayer.scaling)
-        attended = scores.softmax(-1) @ values
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(sublayer.scaling)
+        attended = (scores if mask is None else scores.add_(mask)).softmax(-1).to(values.dtype) @ values
     return attended.transpose(1, 2).flatten(2)
 
 
@@ -134,24 +134,24 @@ def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: li
 
     A CPU takes long for `topk` over the vocabulary: the best tokens lie in the blocks of the best maxima.
     """
-    size = logits.shape[-1]
-    block = BLOCK if size > count * BLOCK else 1
-    blocks, maxima = size // block, []
+    block = BLOCK if logits.shape[-1] > count * BLOCK else 1
+    if logits.shape[-1] % block:
+        logits = pad(logits, (0, -logits.shape[-1] % block), value=-float("inf"))
+    maxima = []
     for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
         log_probs = part.log_softmax(-1, dtype=torch.float32)
         for token in forbidden:
             log_probs[..., token] = -float("inf")
-        maxima.append(log_probs[..., : blocks * block].unflatten(-1, (blocks, block)).amax(-1))
+        maxima.append(log_probs.unflatten(-1, (-1, block)).amax(-1))
     highest, chosen = torch.cat(maxima).topk(count)  # (B, K, count)
-    tokens = (chosen[..., None] * block + torch.arange(block, device=chosen.device)).flatten(2)
-    rest = torch.arange(blocks * block, size, device=chosen.device).expand(*chosen.shape[:2], -1)
-    tokens = torch.cat((tokens, rest), dim=-1)
     for token in forbidden:
         logits[..., token] = -float("inf")
-    found = logits.gather(-1, tokens).float()
-    found += highest[..., :1] - found[..., :block].amax(-1, keepdim=True)  # from logits to log-probabilities
-    best, which = (found + scores[..., None]).flatten(1).topk(count)
-    return best, which // found.shape[-1], tokens.flatten(1).gather(1, which)
+    rows = torch.arange(chosen[..., 0].numel(), device=chosen.device).view(*chosen.shape[:2], 1)
+    found = logits.flatten(0, 1).unflatten(-1, (-1, block))[rows, chosen].float()  # (B, K, count, block)
+    normalizer = found[..., 0, :].amax(-1) - highest[..., 0]  # of the softmax, (B, K)
+    best, which = (found + (scores - normalizer)[..., None, None]).flatten(1).topk(count)
+    which, token = which // block, which % block
+    return best, which // count, chosen.flatten(1).gather(1, which) * block + token
 
 
 def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch.Tensor, torch.Tensor]:

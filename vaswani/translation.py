@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from .cpu import bound_kernel_caches, keep_freed_memory
+from .cpu import bound_kernel_caches, keep_freed_memory, large_pages
 from .pipeline_vaswani import VaswaniTranslationPipeline
 from .run_config import UserError
 
@@ -72,6 +72,7 @@ class PyTorchEngine:
     def __init__(self, name: str, device: str | None = None, dtype: str = "float32"):
         bound_kernel_caches()
         keep_freed_memory()
+        large_pages()
         model, self.tokenizer = load(name, device)
         if model.device.type == "cpu" and dtype != "float32":
             model.set_attn_implementation("eager")  # sdpa is slow there in half precision

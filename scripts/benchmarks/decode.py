@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.cpu import bound_kernel_caches, keep_freed_memory
+from vaswani.cpu import bound_kernel_caches, keep_freed_memory, large_pages
 from vaswani.ctranslate2_export import load_translator, save_for_ctranslate2
 from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
@@ -118,6 +118,7 @@ def serve(pipe, name: str, args: argparse.Namespace, folder: Path) -> None:
     """One engine, as translate.py sets it up, answers batches of token ids with the seconds they took; what is set for the process is the same for all engines."""
     bound_kernel_caches()
     keep_freed_memory()
+    large_pages()
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision(args.matmul_precision)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
