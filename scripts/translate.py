@@ -20,7 +20,7 @@ from vaswani.resumable import ResumableOutput, file_fingerprint
 from vaswani.run_config import UserError, as_user_error, exit_code, positive
 from vaswani.streams import as_they_arrive, cut_to_length, named, note
 from vaswani.text_lines import decode_lines, read_lines
-from vaswani.translation import DTYPES
+from vaswani.translation import DTYPES, INT8
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -33,9 +33,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--engine", choices=["pytorch", "ctranslate2"], default="pytorch")
     add(
         "--dtype",
-        choices=DTYPES,
+        choices=[*DTYPES, INT8],
         default="float32",
-        help="of PyTorch's arithmetic; bfloat16 rounds, and is faster from the base model's size on",
+        help="of PyTorch's arithmetic; bfloat16 and (on a CPU) int8 round, and are faster from the base model's size on",
     )
     add("--threads", type=positive, help="CPU threads of a process; default: the cores, shared by the workers")
     add("--workers", type=positive, default=1, help="processes, each with the model, that share the lines (CPU)")
@@ -113,7 +113,7 @@ def translate_all(engine, options: argparse.Namespace, output: ResumableOutput |
         sentences = cut_to_length(window, engine.tokenizer, limit, options.on_long, done + 1, long)
         with as_user_error():
             found = engine.translate(
-                sentences, num_beams=options.num_beams, n_best=options.n_best or 1, max_tokens=options.max_tokens
+                sentences, num_beams=options.num_beams, n_best=options.n_best, max_tokens=options.max_tokens
             )
         text = formatted(found, done + 1, options.n_best)
         if output:

@@ -6,6 +6,7 @@ import json
 import pytest
 from load_script import load_script
 
+from vaswani.cpu import computes_int8
 from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.workers import answer, worker
@@ -63,8 +64,9 @@ def test_the_weights_of_ours_stay_packed(monkeypatch):
     packed = []
 
     @contextlib.contextmanager
-    def watched(model):
+    def watched(model, int8):
         packed.append(model)
+        assert int8 == (engine == "ours_int8")
         yield
         packed.clear()
 
@@ -72,12 +74,13 @@ def test_the_weights_of_ours_stay_packed(monkeypatch):
     parser = argparse.ArgumentParser()
     decode.add_arguments(parser)
     args = parser.parse_args([*SMALL, "--vocab_size", "300", "--length", "3"])
-    with contextlib.ExitStack() as stack:
-        translate = decode.torch_engine(args, "ours", stack)
-        gc.collect()
-        assert packed
-        translate(decode.random_weights(args)[2])
-    assert not packed
+    for engine in ["ours", "ours_bfloat16", "ours_int8"][: 2 + computes_int8()]:
+        with contextlib.ExitStack() as stack:
+            translate = decode.torch_engine(args, engine, stack)
+            gc.collect()
+            assert packed
+            translate(decode.random_weights(args)[2])
+        assert not packed
 
 
 def test_a_worker_that_dies_is_named():

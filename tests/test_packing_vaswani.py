@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from vaswani import packing_vaswani
-from vaswani.packing_vaswani import bare, logits_of, packed_linears, projection, relu_of, sum_with
+from vaswani.cpu import computes_int8
+from vaswani.packing_vaswani import bare, logits_of, packed_linears, projection, quantized, relu_of, sum_with
 
 
 @pytest.fixture
@@ -103,3 +104,49 @@ def test_a_bare_module_is_the_packed_one_and_the_hooked_one(layers):
         torch.testing.assert_close(bare(linear)(x), linear(x))
         linear.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
         assert bare(linear) is linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_integers_of_8_bits_are_the_nearest(dtype):
+    torch.manual_seed(0)
+    for x in (
+        torch.randn(5, 3, 24),
+        torch.randn(4, 8).relu() * 1e4,
+        -torch.rand(7) - 3,
+        torch.zeros(2, 2),
+        torch.ones(1),
+    ):
+        x = x.to(dtype)
+        integers, scale, zero = quantized(x)
+        assert integers.dtype == torch.uint8 and 0 <= zero <= 255 and integers.shape == x.shape
+        assert ((integers.float() - zero) * scale - x.float()).abs().max() <= scale * 0.502
+        assert scale <= max(x.max().item(), 0) - min(x.min().item(), 0) or not x.any()
+
+
+@pytest.mark.skipif(not computes_int8(), reason="this processor does not multiply 8-bit integers")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_products_of_8_bit_integers(bias, dtype, monkeypatch):
+    """Off by the rounding: 1/254 of the largest weight of an output, and 1/508 of the range of x."""
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", {torch.int8: 300})
+    torch.manual_seed(0)
+    attention, x, residual = nn.Module(), torch.randn(5, 3, 24).to(dtype), torch.randn(5, 3, 40).to(dtype)
+    for name, width in (("q_proj", 16), ("k_proj", 16), ("v_proj", 40)):
+        setattr(attention, name, nn.Linear(24, width, bias=bias).to(dtype))
+    linear = attention.v_proj
+    linear.weight[3] = 0  # no scale
+
+    def results() -> list[torch.Tensor]:
+        parts = [*projection(attention)(x), linear(x), relu_of(linear)(x), sum_with(linear)(residual, x)]
+        return [*parts, logits_of(linear)(x)[..., :40]]
+
+    expected, before = results(), residual.clone()
+    with packed_linears(attention, int8=True):
+        found = results()
+        assert logits_of(linear)(x).shape[-1] == 256 and logits_of(linear)(x)[..., 40:].isneginf().all()
+    assert residual.equal(before)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == dtype and not ours.equal(theirs)
+        assert (ours - theirs).norm() < 0.02 * theirs.norm()
+    assert linear(x).equal(expected[3])

@@ -13,7 +13,8 @@ import pytest
 import torch
 from load_script import ROOT, load_script
 
-from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
+from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM, packing_vaswani, translation
+from vaswani.cpu import computes_int8
 from vaswani.engines import engine_in_processes
 from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
@@ -84,11 +85,34 @@ def test_n_best(translate, model):
         scores = [float(score) for n, score, _ in rows if int(n) == number]
         texts = [text for n, _, text in rows if int(n) == number]
         assert texts[0] == expected and scores == sorted(scores, reverse=True) and 1 <= len(scores) <= 2
+    alone = translate(model, "--num_beams", 2, "--n_best", 1, stdin="\n".join(["", *SENTENCES]).encode())[1]
+    best_rows = [next(row for row in rows if int(row[0]) == number) for number in range(1, len(SENTENCES) + 2)]
+    assert [line.split("\t") for line in alone.splitlines()] == best_rows
 
 
 def test_bfloat16(translate, model):
     code, out, _ = translate(model, "--dtype", "bfloat16", "--threads", 1, stdin="\n".join(SENTENCES).encode())
     assert code == 0 and len(out.splitlines()) == len(SENTENCES)
+
+
+@pytest.mark.skipif(not computes_int8(), reason="this processor does not multiply 8-bit integers")
+def test_int8_is_taken_and_does_nearly_the_same(translate, model, monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", {torch.int8: 1})
+    packed = []
+    product = packing_vaswani.Int8Product.__init__
+    monkeypatch.setattr(packing_vaswani.Int8Product, "__init__", lambda *a: packed.append(1) or product(*a))
+    source = "\n".join(SENTENCES).encode()
+    exact, rounded = (translate(model, "--dtype", dtype, "--n_best", 1, stdin=source) for dtype in ("float32", "int8"))
+    assert exact[0] == rounded[0] == 0 and packed
+    scores = [[float(line.split("\t")[1]) for line in out.splitlines()] for _, out, _ in (exact, rounded)]
+    assert len(scores[0]) == len(SENTENCES) and scores[0] != scores[1]
+    assert scores[1] == pytest.approx(scores[0], rel=0.1, abs=0.1)
+
+
+def test_int8_where_it_cannot_be_had(translate, model, monkeypatch):
+    monkeypatch.setattr(translation, "computes_int8", lambda: False)
+    code, _, err = translate(model, "--dtype", "int8", stdin=b"A house.\n")
+    assert code == 2 and "VNNI" in err and "choose float32" in err
 
 
 def test_mistakes(translate, model, tmp_path):

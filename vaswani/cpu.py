@@ -9,8 +9,18 @@ import torch
 
 def computes_bf16() -> bool:
     """Does the processor multiply bfloat16 by itself? (As told by Linux; elsewhere: no.)"""
+    return "avx512_bf16" in _processor()
+
+
+def computes_int8() -> bool:
+    """Does the processor multiply 8-bit integers by itself, without overflow, and has torch products that use it?"""
+    has_products = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    return has_products and any(name in _processor() for name in ("avx512_vnni", "avx_vnni"))
+
+
+def _processor() -> str:
     told = Path("/proc/cpuinfo")
-    return told.exists() and "avx512_bf16" in told.read_text(encoding="utf-8", errors="replace")
+    return told.read_text(encoding="utf-8", errors="replace") if told.exists() else ""
 
 
 def keep_freed_memory() -> None:

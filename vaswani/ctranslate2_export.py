@@ -162,9 +162,14 @@ class CTranslate2Engine:
             raise UserError(f"cannot load {folder} with CTranslate2: {' '.join(str(error).split())}") from None
 
     def translate(
-        self, sentences: Sequence[str], *, num_beams: int | None = None, n_best: int = 1, max_tokens: int = 4096
+        self,
+        sentences: Sequence[str],
+        *,
+        num_beams: int | None = None,
+        n_best: int | None = None,
+        max_tokens: int = 4096,
     ) -> list[list[tuple[str, float]]]:
-        """The `n_best` translations of each sentence with their scores, best first; an empty sentence stays empty.
+        """The `n_best` translations of each sentence (None: one) with their scores, best first; an empty one stays empty.
 
         Args:
             num_beams: default: the model's own, or 4.
@@ -193,7 +198,7 @@ class CTranslate2Engine:
                 return_end_token=True,
             )
             for i, result in zip(rows, found, strict=True):
-                results[i] = self._ranked(result, alpha)[:n_best]
+                results[i] = self._ranked(result, alpha)[: n_best or 1]
         return results
 
     def _ranked(self, result, alpha: float) -> list[tuple[str, float]]:

@@ -9,40 +9,94 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-SMALLEST = {torch.float32: 2**17, torch.bfloat16: 2**14}  # weights in a matrix; below, torch's own product is faster
+SMALLEST = {torch.float32: 2**17, torch.bfloat16: 2**14, torch.int8: 2**14}  # weights in a matrix that gain by it
+FULL = 256  # outputs: whole blocks of the vocabulary are 4 % faster
+TINY = torch.finfo(torch.float32).tiny
+WHOLE = 1.5 * 2.0**23  # a float32 of this size is rounded to an integer, which stands in its last bits
 
-FULL = 256  # outputs
+
+class Product:
+    """x -> x W^T + b."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
+        self.weight, self.bias = torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
+
+    def __call__(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, then, [], "")
+
+    def plus(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
 
-def can_pack(linear: nn.Module) -> bool:
-    if type(linear) is not nn.Linear or "forward" in vars(linear):
-        return False
-    weight = linear.weight
-    if weight.device.type != "cpu" or weight.dtype not in SMALLEST or weight.numel() < SMALLEST[weight.dtype]:
-        return False
-    return weight.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+class Int8Product:
+    """x -> x W^T + b in integers of 8 bits, with float32 outside. The weights of an output share a scale, and so do all
+    entries of `x`, at each call."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
+        weight, bias = weight.float(), None if bias is None else bias.float()
+        scales = (weight.abs().amax(1) / 127).clamp(min=TINY)
+        integers = torch.ops.onednn.qlinear_prepack((weight / scales[:, None]).round().to(torch.int8), None)
+        self.weight, self.bias = (integers, scales, torch.zeros(len(weight), dtype=torch.int32)), bias
+
+    def __call__(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
+        product = torch.ops.onednn.qlinear_pointwise
+        return product(*quantized(x), *self.weight, self.bias, 1.0, 0, x.dtype, then, [], "")
+
+    def plus(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        product, other = torch.ops.onednn.qlinear_pointwise.binary, (1.0, 0, "add", 1.0)
+        return product(*quantized(x), *self.weight, residual, self.bias, 1.0, 0, x.dtype, *other, "none", [], "")
+
+
+def quantized(x: torch.Tensor) -> tuple[torch.Tensor, float, int]:
+    """uint8 integers q, scale and zero point: x = scale * (q - zero), as nearly as 255 steps allow."""
+    x = x.float()
+    lowest, highest = x.aminmax()
+    lowest, highest = min(lowest.item(), 0.0), max(highest.item(), 0.0)  # zero must be one of the steps
+    scale = max((highest - lowest) / 254, TINY)  # one step more is for rounding the zero point
+    zero = round(-lowest / scale)
+    return torch.rsub(x, WHOLE + zero, alpha=-1 / scale).view(torch.int32).to(torch.uint8), scale, zero
+
+
+def kind_of(linear: nn.Module, int8: bool) -> type | None:
+    """Product, Int8Product, or None: what torch does by itself is as fast or all that there is."""
+    if type(linear) is not nn.Linear or "forward" in vars(linear) or linear.weight.device.type != "cpu":
+        return None
+    dtype = linear.weight.dtype
+    if int8 and dtype in (torch.float32, torch.bfloat16):
+        dtype = torch.int8
+    if linear.weight.numel() < SMALLEST.get(dtype, float("inf")):
+        return None
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    return Int8Product if dtype == torch.int8 else Product
 
 
 @contextmanager
-def packed_linears(module: nn.Module) -> Iterator[None]:
+def packed_linears(module: nn.Module, int8: bool = False) -> Iterator[None]:
     """Inside, the linear layers of `module` compute with packed copies of their weights; nothing is done where that
     cannot help: on a GPU, under autocast, with gradients, or inside another such block, which has packed them already.
 
     Packing copies every large matrix once, where it is first used, so the weights must not change inside, and their memory
     is needed twice.
+
+    Args:
+        int8: multiply float32 matrices in integers of 8 bits, which rounds: outputs also depend on what else is in a batch.
     """
     usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not usable:
         yield
         return
-    packed = [linear for linear in module.modules() if can_pack(linear)]
-    attentions = [part for part in module.modules() if hasattr(part, "q_proj") and {*projections(part)} <= {*packed}]
+    packed = {linear: kind for linear in module.modules() if (kind := kind_of(linear, int8))}
+    attentions = [
+        part for part in module.modules() if hasattr(part, "q_proj") and {*projections(part)} <= packed.keys()
+    ]
     try:
-        for linear in packed:
-            linear.packed, linear.filled = cache(partial(_pack, linear)), cache(partial(_pack_filled, linear))
-            linear.forward = partial(_product, linear.packed)
+        for linear, kind in packed.items():
+            linear.packed, linear.filled = _when_used(kind, _joined, linear), _when_used(kind, _filled, linear)
+            linear.forward = partial(_call, linear.packed)
         for attention in attentions:
-            attention.packed = cache(partial(_pack, *projections(attention)))
+            linears = projections(attention)
+            attention.packed = _when_used(packed[linears[0]], _joined, *linears)
         yield
     finally:
         for part in (*packed, *attentions):
@@ -50,23 +104,25 @@ def packed_linears(module: nn.Module) -> Iterator[None]:
                 vars(part).pop(name, None)
 
 
-def _pack(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight and bias; the outputs of several will stand one behind the other."""
+def _when_used(kind: type, weights_of: Callable, *linears: nn.Linear) -> Callable:
+    return cache(lambda: kind(*weights_of(*linears)))
+
+
+def _call(packed: Callable, x: torch.Tensor) -> torch.Tensor:
+    return packed()(x)
+
+
+def _joined(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of all, with the outputs one behind the other."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
-    bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
-    return torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
+    return weight, None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
 
 
-def _pack_filled(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-    """With outputs of -inf behind the others, up to whole blocks, which oneDNN multiplies 4 % faster."""
+def _filled(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias, with outputs of -inf behind the others, up to whole blocks."""
     extra = -linear.out_features % FULL
     bias = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
-    weight, bias = pad(linear.weight.detach(), (0, 0, 0, extra)), pad(bias, (0, extra), value=-float("inf"))
-    return torch.ops.mkldnn._reorder_linear_weight(weight, None), bias
-
-
-def _product(packed: Callable, x: torch.Tensor, then: str = "none") -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, *packed(), then, [], "")
+    return pad(linear.weight.detach(), (0, 0, 0, extra)), pad(bias, (0, extra), value=-float("inf"))
 
 
 # -------------------------------------- for those who call a layer by parts, again and again: fewer passes where packed
@@ -83,8 +139,8 @@ def projection(attention: nn.Module) -> Callable:
     linears = projections(attention)
     if not _is_packed(attention, *linears):
         return lambda x: [linear(x) for linear in linears]
-    packed, widths = attention.packed, [linear.out_features for linear in linears]
-    return lambda x: _product(packed, x).split(widths, dim=-1)
+    product, widths = attention.packed(), [linear.out_features for linear in linears]
+    return lambda x: product(x).split(widths, dim=-1)
 
 
 def bare(module: nn.Linear | nn.LayerNorm) -> Callable:
@@ -98,22 +154,21 @@ def relu_of(linear: nn.Linear) -> Callable:
     """x -> max(0, linear(x))."""
     if not _is_packed(linear, linear):
         return lambda x: torch.relu(linear(x))
-    return partial(_product, linear.packed, then="relu")
+    return partial(linear.packed(), then="relu")
 
 
 def logits_of(linear: nn.Linear) -> Callable:
     """x -> linear(x), maybe with some more entries, of -inf, behind it."""
     if not _is_packed(linear, linear):
         return linear
-    return partial(_product, linear.filled)
+    return linear.filled()
 
 
 def sum_with(linear: nn.Linear) -> Callable:
     """(residual, x) -> residual + linear(x)."""
     if not _is_packed(linear, linear):
         return lambda residual, x: residual + linear(x)
-    packed, product = linear.packed, torch.ops.mkldnn._linear_pointwise.binary
-    return lambda residual, x: product(x, residual, *packed(), "add")
+    return linear.packed().plus
 
 
 __all__ = ["bare", "logits_of", "packed_linears", "projection", "relu_of", "sum_with"]

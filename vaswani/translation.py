@@ -7,11 +7,13 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from .cpu import bound_kernel_caches, keep_freed_memory, large_pages
+from .cpu import bound_kernel_caches, computes_bf16, computes_int8, keep_freed_memory, large_pages
+from .packing_vaswani import packed_linears
 from .pipeline_vaswani import VaswaniTranslationPipeline
 from .run_config import UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+INT8 = "int8"  # of the products with weights alone
 
 
 def load(name: str, device: str | None = None):
@@ -58,15 +60,33 @@ def translate(model, tokenizer, sentences: Sequence[str], *, max_tokens: int = 4
     return [translation["translation_text"] for translation in found]
 
 
+def in_arithmetic(model, dtype: str):
+    """The model as it computes fast in one of `DTYPES` or `INT8`; the latter's products are those of `packed_linears`.
+
+    Raises:
+        UserError: 8-bit integers are not multiplied fast here or, without VNNI, not exactly.
+    """
+    on_cpu = model.device.type == "cpu"
+    if dtype == INT8:
+        if not on_cpu:
+            raise UserError(f"int8 is for CPUs, and the model is on {model.device}: choose float16 or bfloat16")
+        if not computes_int8():
+            raise UserError("int8 needs a processor with VNNI and PyTorch with oneDNN: choose float32 or bfloat16")
+        dtype = "bfloat16" if computes_bf16() else "float32"  # of all else
+    if on_cpu and dtype != "float32":
+        model.set_attn_implementation("eager")  # sdpa is slow there in half precision
+    return model.to(DTYPES[dtype])
+
+
 class PyTorchEngine:
     """Translates with PyTorch: what `CTranslate2Engine` is for an exported model.
 
     Args:
         name: a run folder, a checkpoint with its tokenizer, or a model on the Hub.
-        dtype: of the weights and the arithmetic, one of `DTYPES`.
+        dtype: of the weights and the arithmetic, one of `DTYPES`, or `INT8`.
 
     Raises:
-        UserError: there is no such model.
+        UserError: there is no such model, or int8 is asked for where it cannot be had.
     """
 
     def __init__(self, name: str, device: str | None = None, dtype: str = "float32"):
@@ -74,19 +94,25 @@ class PyTorchEngine:
         keep_freed_memory()
         large_pages()
         model, self.tokenizer = load(name, device)
-        if model.device.type == "cpu" and dtype != "float32":
-            model.set_attn_implementation("eager")  # sdpa is slow there in half precision
-        self.pipe = VaswaniTranslationPipeline(model.to(DTYPES[dtype]), self.tokenizer, device=model.device)
+        self.int8 = dtype == INT8
+        self.pipe = VaswaniTranslationPipeline(in_arithmetic(model, dtype), self.tokenizer, device=model.device)
         learned = getattr(model.config, "position_encoding", None) == "learned"
         self.positions = model.config.max_position_embeddings if learned else None  # the longest input
 
     def translate(
-        self, sentences: Sequence[str], *, num_beams: int | None = None, n_best: int = 1, max_tokens: int = 4096
+        self,
+        sentences: Sequence[str],
+        *,
+        num_beams: int | None = None,
+        n_best: int | None = None,
+        max_tokens: int = 4096,
     ) -> list[list[tuple[str, float]]]:
-        """The `n_best` translations of each sentence with their scores, best first; an empty sentence stays empty."""
+        """The `n_best` translations of each sentence with their scores, best first, or the best alone, whose score is left
+        at 0; an empty sentence stays empty."""
         options = {"num_beams": num_beams} if num_beams else {}
-        if n_best > 1:
+        if n_best:
             options |= {"num_return_sequences": n_best, "return_scores": True}
-        found = self.pipe(list(sentences), max_tokens=max_tokens, **options)
-        lists = found if n_best > 1 else [[result] for result in found]
+        with torch.no_grad(), packed_linears(self.pipe.model, self.int8):
+            found = self.pipe(list(sentences), max_tokens=max_tokens, **options)
+        lists = found if (n_best or 1) > 1 else [[result] for result in found]
         return [[(result["translation_text"], result.get("score", 0.0)) for result in results] for results in lists]

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.cpu import bound_kernel_caches, keep_freed_memory, large_pages
+from vaswani.cpu import bound_kernel_caches, computes_int8, keep_freed_memory, large_pages
 from vaswani.ctranslate2_export import load_translator, save_for_ctranslate2
 from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
 from vaswani.run_config import UserError, positive
 from vaswani.tokenization_vaswani import train_tokenizer
-from vaswani.translation import DTYPES, load
+from vaswani.translation import DTYPES, INT8, in_arithmetic, load
 from vaswani.workers import answer, worker
 
 
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num_beams", type=positive, default=4)
     add("--length", type=positive, default=20, help="tokens of source and output, without --model")
     add("--vocab_size", type=positive, default=37000, help="without --model")
-    add("--dtypes", choices=DTYPES, nargs="+", default=["float32", "bfloat16"], help="of ours and Marian's")
+    int8 = [INT8] if computes_int8() else []
+    dtypes = {"choices": [*DTYPES, *int8], "default": ["float32", "bfloat16", *int8]}
+    add("--dtypes", nargs="+", **dtypes, help="of ours and Marian's, which has no int8")
     add("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="torch's flag, for all")
     add("--marian_attention", choices=["sdpa", "eager"], default="sdpa", help="sdpa is what it comes with")
     add("--threads", type=positive, help="for all; default: torch's own")
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> dict:
     }
     with tempfile.TemporaryDirectory() as folder:
         model, tokenizer, sources = trained(args) if args.model else random_weights(args)
-        names = [side + suffix for suffix in map(suffix_of, args.dtypes) for side in ("ours", "marian")]
+        names = [side + suffix_of(dtype) for dtype in args.dtypes for side in ("ours", "marian")[: 1 + (dtype != INT8)]]
         names += exported(model, tokenizer, Path(folder))
         del model
         with contextlib.ExitStack() as stack:
@@ -141,15 +143,13 @@ def serve(pipe, name: str, args: argparse.Namespace, folder: Path) -> None:
 
 def torch_engine(args: argparse.Namespace, name: str, stack: contextlib.ExitStack) -> Callable:
     """`generate()` of ours or of Marian: of ours with the weights packed beforehand, as the pipeline has them."""
-    dtype = DTYPES[name.partition("_")[2] or "float32"]
+    dtype = name.partition("_")[2] or "float32"
     model = (trained(args) if args.model else random_weights(args))[0]
     if name.startswith("ours"):
-        which = model.to(dtype)
-        if dtype != torch.float32:
-            which.set_attn_implementation("eager")  # what PyTorchEngine does on a CPU
-        stack.enter_context(packed_linears(which))
+        which = in_arithmetic(model, dtype)
+        stack.enter_context(packed_linears(which, dtype == INT8))
     else:
-        which = to_marian(model).to(dtype)
+        which = to_marian(model).to(DTYPES[dtype])
         which.set_attn_implementation(args.marian_attention)
     pad = model.config.pad_token_id
     options = {"num_beams": args.num_beams, "early_stopping": False, "max_length": None}
@@ -190,7 +190,7 @@ def compare(args: argparse.Namespace, pipes: dict, sources, size: int) -> dict:
                 rates[name].append(len(sources) / seconds)
     report = {f"{name}_sentences_per_s": round(statistics.median(values), 2) for name, values in rates.items()}
     for name in rates:
-        if name.startswith("ours"):
+        if name.startswith("ours") and f"marian{name.removeprefix('ours')}" in rates:
             suffix = name.removeprefix("ours")
             ratios = [a / b for a, b in zip(rates[name], rates[f"marian{suffix}"], strict=True)]
             report[f"ratio_vs_marian{suffix}"] = round(statistics.median(ratios), 2)
