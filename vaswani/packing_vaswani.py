@@ -80,7 +80,8 @@ def packed_linears(module: nn.Module, int8: bool = False) -> Iterator[None]:
     is needed twice.
 
     Args:
-        int8: multiply float32 matrices in integers of 8 bits, which rounds: outputs also depend on what else is in a batch.
+        int8: multiply in integers of 8 bits, which rounds, so that outputs also depend on what else is in a batch. Only
+            where `cpu.computes_int8()`: other processors overflow.
     """
     usable = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not usable:
