@@ -96,6 +96,8 @@ def formatted(found: list[list[tuple[str, float]]], first: int, n_best: int | No
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.engine == "ctranslate2" and options.dtype != "float32":
+        raise UserError("--dtype is PyTorch's: an exported folder computes as export.py --quantization has made it")
     output = open_output(options)
     made_from = (options.model, options.engine, options.dtype, options.threads)
     with engine_in_processes(options.workers, *made_from) as engine:

@@ -121,6 +121,7 @@ def test_mistakes(translate, model, tmp_path):
         ([model, tmp_path / "none", "--output", tmp_path / "out"], "there is no file"),
         ([tmp_path / "none"], "there is no folder"),
         ([model, "--engine", "ctranslate2"], "CTranslate2"),
+        ([model, "--engine", "ctranslate2", "--dtype", "bfloat16"], "--quantization"),
     ):
         code, out, err = translate(*arguments)
         assert code == 2 and out == "" and err.startswith("error: ") and sentence in err and err.count("\n") == 1

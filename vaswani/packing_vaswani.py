@@ -29,7 +29,7 @@ class Product:
 
 
 class Int8Product:
-    """x -> x W^T + b in integers of 8 bits, with float32 outside. The weights of an output share a scale, and so do all
+    """x -> x W^T + b in integers of 8 bits, and x's own type outside. The weights of an output share a scale, and so do all
     entries of `x`, at each call."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
@@ -146,9 +146,7 @@ def projection(attention: nn.Module) -> Callable:
 
 def bare(module: nn.Linear | nn.LayerNorm) -> Callable:
     """The module's function: what torch does around a module's call takes as long as a small product."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        return module
-    return vars(module).get("forward", module.forward)
+    return module if module._forward_hooks or module._forward_pre_hooks else module.forward
 
 
 def relu_of(linear: nn.Linear) -> Callable:
