@@ -35,7 +35,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--dtype",
         choices=[*DTYPES, INT8],
         default="float32",
-        help="of PyTorch's arithmetic; bfloat16 and (on a CPU) int8 round, and are faster from the base model's size on",
+        help="of PyTorch's arithmetic; bfloat16 rounds, and is faster from the base model's size on; int8 (on a CPU) "
+        "rounds, and is faster still there for batches",
     )
     add("--threads", type=positive, help="CPU threads of a process; default: the cores, shared by the workers")
     add("--workers", type=positive, default=1, help="processes, each with the model, that share the lines (CPU)")

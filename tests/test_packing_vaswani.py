@@ -109,18 +109,17 @@ def test_a_bare_module_is_the_packed_one_and_the_hooked_one(layers):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_integers_of_8_bits_are_the_nearest(dtype):
     torch.manual_seed(0)
-    for x in (
-        torch.randn(5, 3, 24),
-        torch.randn(4, 8).relu() * 1e4,
-        -torch.rand(7) - 3,
-        torch.zeros(2, 2),
-        torch.ones(1),
-    ):
+    ties = torch.tensor([[-1.7109375, 0.5703125], [-1.397884488105774, 0.5912621021270752]])  # of lowest and zero point
+    usual = torch.randn(5, 3, 24), torch.randn(4, 8).relu() * 1e4, -torch.rand(7) - 3, torch.zeros(2, 2), torch.ones(1)
+    for x in (*usual, *ties, *torch.randn(20_000, 2).cumsum(-1)):
         x = x.to(dtype)
         integers, scale, zero = quantized(x)
         assert integers.dtype == torch.uint8 and 0 <= zero <= 255 and integers.shape == x.shape
         assert ((integers.float() - zero) * scale - x.float()).abs().max() <= scale * 0.502
         assert scale <= max(x.max().item(), 0) - min(x.min().item(), 0) or not x.any()
+    for damaged in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(ValueError, match="infinity or NaN"):
+            quantized(torch.tensor([1.0, damaged], dtype=dtype))
 
 
 @pytest.mark.skipif(not computes_int8(), reason="this processor does not multiply 8-bit integers")

@@ -5,7 +5,7 @@ from small_corpus import SENTENCES
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
 from vaswani.run_config import UserError
 from vaswani.tokenization_vaswani import train_tokenizer
-from vaswani.translation import load, translate
+from vaswani.translation import PyTorchEngine, load, translate
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,17 @@ def test_order_is_kept_and_batching_changes_nothing(folder, num_beams):
     assert together[1] == together[3] == ""
     assert len(set(together)) > 1
     assert translate(model, tokenizer, []) == []
+
+
+def test_one_translation_of_a_model_whose_settings_ask_for_more(folder):
+    engine = PyTorchEngine(str(folder))
+    model, tokenizer = engine.pipe.model, engine.tokenizer
+    expected = translate(model, tokenizer, SENTENCES, num_beams=2)
+    model.generation_config.update(num_return_sequences=2, num_beams=2)
+    assert translate(model, tokenizer, SENTENCES) == expected
+    assert engine.translate(SENTENCES) == [[(text, 0.0)] for text in expected]
+    assert [found[0][0] for found in engine.translate(SENTENCES, n_best=1)] == expected
+    assert {len(found) for found in engine.translate(SENTENCES[:1], n_best=2)} == {2}
 
 
 def test_training_mode_is_kept(folder):

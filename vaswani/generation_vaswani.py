@@ -17,7 +17,7 @@ from transformers.generation import (
     MinNewTokensLengthLogitsProcessor,
 )
 
-from .packing_vaswani import packed_linears
+from .packing_vaswani import hooked, packed_linears
 from .search_vaswani import Task, beam_search, greedy_search
 
 EXTRA_LENGTH = 50  # "we set the maximum output length during inference to input length + 50"
@@ -99,7 +99,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         attention_mask=None,
         **kwargs,
     ):
-        """transformers' `generate()`; without an `attention_mask` padding in the source is hidden, as in `forward`."""
+        """transformers' `generate()`; without an `attention_mask` padding in the source is hidden, as in `forward`. Plain
+        translation runs in inference mode: clone what a hook keeps of it, to train on that."""
         unknown = {name for name in OUR_SETTINGS & kwargs.keys() if not hasattr(self.generation_config, name)}
         if ours := {name: kwargs.pop(name) for name in unknown}:  # transformers knows custom settings by a config only
             generation_config = copy.deepcopy(generation_config or self.generation_config)
@@ -177,10 +178,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         layers = self.get_decoder().layers
         inside = [part for layer in layers for part in (layer, layer.self_attn, layer.encoder_attn)]
         bypassed = (self, self.model, self.get_decoder(), *inside)  # the plain search does not call their forward
-        hooked = any("forward" in vars(x) or x._forward_hooks or x._forward_pre_hooks for x in bypassed)
+        replaced = any("forward" in vars(x) or hooked(x) for x in bypassed)
         if (
             self.training
-            or hooked
+            or replaced
             or self.lm_head._forward_hooks  # the search writes into the logits
             or "prepare_inputs_for_generation" in vars(self)
             or self.config._attn_implementation not in ("eager", "sdpa")

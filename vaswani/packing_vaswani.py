@@ -1,6 +1,7 @@
 """Decoding on a CPU is reading weights: matrices of a few rows times matrices of millions of entries. oneDNN multiplies
 faster with weights that it has laid out for itself, by 1.1 times for a hundred rows and 2 to 3 times for four."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.functional import pad
 
 SMALLEST = {torch.float32: 2**17, torch.bfloat16: 2**14, torch.int8: 2**14}  # weights in a matrix that gain by it
-FULL = 256  # outputs: whole blocks of the vocabulary are 4 % faster
+FULL = 256  # outputs: whole blocks of the vocabulary are 4 % faster; also whole blocks of the search
 TINY = torch.finfo(torch.float32).tiny
 WHOLE = 1.5 * 2.0**23  # a float32 of this size is rounded to an integer, which stands in its last bits
 
@@ -39,12 +40,16 @@ class Int8Product:
         self.weight, self.bias = (integers, scales, torch.zeros(len(weight), dtype=torch.int32)), bias
 
     def __call__(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
-        product = torch.ops.onednn.qlinear_pointwise
-        return product(*quantized(x), *self.weight, self.bias, 1.0, 0, x.dtype, then, [], "")
+        output = self.bias, 1.0, 0, x.dtype  # with scale and zero point
+        return torch.ops.onednn.qlinear_pointwise(*quantized(x), *self.weight, *output, then, [], "")
 
     def plus(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        product, other = torch.ops.onednn.qlinear_pointwise.binary, (1.0, 0, "add", 1.0)
-        return product(*quantized(x), *self.weight, residual, self.bias, 1.0, 0, x.dtype, *other, "none", [], "")
+        output, add = (
+            (self.bias, 1.0, 0, x.dtype),
+            (1.0, 0, "add", 1.0),
+        )  # scale and zero point of the residual, its factor
+        product = torch.ops.onednn.qlinear_pointwise.binary
+        return product(*quantized(x), *self.weight, residual, *output, *add, "none", [], "")
 
 
 def quantized(x: torch.Tensor) -> tuple[torch.Tensor, float, int]:
@@ -52,8 +57,10 @@ def quantized(x: torch.Tensor) -> tuple[torch.Tensor, float, int]:
     x = x.float()
     lowest, highest = x.aminmax()
     lowest, highest = min(lowest.item(), 0.0), max(highest.item(), 0.0)  # zero must be one of the steps
-    scale = max((highest - lowest) / 254, TINY)  # one step more is for rounding the zero point
-    zero = round(-lowest / scale)
+    if not math.isfinite(highest - lowest):
+        raise ValueError("the model computes infinity or NaN: its weights are damaged")
+    scale = max((highest - lowest) / 254, TINY)  # the step that is left lets the zero point be rounded up
+    zero = math.ceil(-lowest / scale)
     return torch.rsub(x, WHOLE + zero, alpha=-1 / scale).view(torch.int32).to(torch.uint8), scale, zero
 
 
@@ -77,7 +84,7 @@ def packed_linears(module: nn.Module, int8: bool = False) -> Iterator[None]:
     cannot help: on a GPU, under autocast, with gradients, or inside another such block, which has packed them already.
 
     Packing copies every large matrix once, where it is first used, so the weights must not change inside, and their memory
-    is needed twice.
+    is needed twice (lm_head's again where it is also called by itself).
 
     Args:
         int8: multiply in integers of 8 bits, which rounds, so that outputs also depend on what else is in a batch. Only
@@ -127,8 +134,12 @@ def _filled(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # -------------------------------------- for those who call a layer by parts, again and again: fewer passes where packed
+def hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _is_packed(part: nn.Module, *linears: nn.Linear) -> bool:
-    return "packed" in vars(part) and not any(x._forward_hooks or x._forward_pre_hooks for x in linears)
+    return "packed" in vars(part) and not any(map(hooked, linears))
 
 
 def projections(attention: nn.Module) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
@@ -146,7 +157,7 @@ def projection(attention: nn.Module) -> Callable:
 
 def bare(module: nn.Linear | nn.LayerNorm) -> Callable:
     """The module's function: what torch does around a module's call takes as long as a small product."""
-    return module if module._forward_hooks or module._forward_pre_hooks else module.forward
+    return module if hooked(module) else module.forward
 
 
 def relu_of(linear: nn.Linear) -> Callable:
@@ -170,4 +181,4 @@ def sum_with(linear: nn.Linear) -> Callable:
     return linear.packed().plus
 
 
-__all__ = ["bare", "logits_of", "packed_linears", "projection", "relu_of", "sum_with"]
+__all__ = ["bare", "hooked", "logits_of", "packed_linears", "projection", "relu_of", "sum_with"]

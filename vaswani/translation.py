@@ -54,17 +54,17 @@ def translate(model, tokenizer, sentences: Sequence[str], *, max_tokens: int = 4
     was_training = model.training
     model.eval()
     try:
-        found = pipe(list(sentences), max_tokens=max_tokens, **generate_options)
+        found = pipe(list(sentences), max_tokens=max_tokens, **generate_options | {"num_return_sequences": 1})
     finally:
         model.train(was_training)
     return [translation["translation_text"] for translation in found]
 
 
 def in_arithmetic(model, dtype: str):
-    """The model as it computes fast in one of `DTYPES` or `INT8`; the latter's products are those of `packed_linears`.
+    """The model, changed to compute fast in one of `DTYPES` or `INT8`; the latter's products are those of `packed_linears`.
 
     Raises:
-        UserError: 8-bit integers are not multiplied fast here or, without VNNI, not exactly.
+        UserError: int8 is asked for on a GPU or a processor without VNNI, where it is slow or overflows.
     """
     on_cpu = model.device.type == "cpu"
     if dtype == INT8:
@@ -109,10 +109,11 @@ class PyTorchEngine:
     ) -> list[list[tuple[str, float]]]:
         """The `n_best` translations of each sentence with their scores, best first, or the best alone, whose score is left
         at 0; an empty sentence stays empty."""
-        options = {"num_beams": num_beams} if num_beams else {}
-        if n_best:
-            options |= {"num_return_sequences": n_best, "return_scores": True}
+        count = n_best or 1
+        options = {"num_return_sequences": count, "return_scores": n_best is not None}
+        if num_beams:
+            options["num_beams"] = num_beams
         with torch.no_grad(), packed_linears(self.pipe.model, self.int8):
             found = self.pipe(list(sentences), max_tokens=max_tokens, **options)
-        lists = found if (n_best or 1) > 1 else [[result] for result in found]
+        lists = found if count > 1 else [[result] for result in found]
         return [[(result["translation_text"], result.get("score", 0.0)) for result in results] for results in lists]

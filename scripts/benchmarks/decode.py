@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> dict:
     }
     with tempfile.TemporaryDirectory() as folder:
         model, tokenizer, sources = trained(args) if args.model else random_weights(args)
-        names = [side + suffix_of(dtype) for dtype in args.dtypes for side in ("ours", "marian")[: 1 + (dtype != INT8)]]
+        sides = [(side, dtype) for dtype in args.dtypes for side in ("ours", "marian")]
+        names = [side + suffix_of(dtype) for side, dtype in sides if (side, dtype) != ("marian", INT8)]
         names += exported(model, tokenizer, Path(folder))
         del model
         with contextlib.ExitStack() as stack:
@@ -190,8 +191,8 @@ def compare(args: argparse.Namespace, pipes: dict, sources, size: int) -> dict:
                 rates[name].append(len(sources) / seconds)
     report = {f"{name}_sentences_per_s": round(statistics.median(values), 2) for name, values in rates.items()}
     for name in rates:
-        if name.startswith("ours") and f"marian{name.removeprefix('ours')}" in rates:
-            suffix = name.removeprefix("ours")
+        suffix = name.removeprefix("ours")
+        if suffix != name and f"marian{suffix}" in rates:
             ratios = [a / b for a, b in zip(rates[name], rates[f"marian{suffix}"], strict=True)]
             report[f"ratio_vs_marian{suffix}"] = round(statistics.median(ratios), 2)
     if {"marian", "ours"} <= rates.keys():
