@@ -102,7 +102,12 @@ def run(options: argparse.Namespace) -> None:
     output = open_output(options)
     made_from = (options.model, options.engine, options.dtype, options.threads)
     with engine_in_processes(options.workers, *made_from) as engine:
-        translate_all(engine, options, output)
+        try:
+            translate_all(engine, options, output)
+        except KeyboardInterrupt:
+            if output:
+                note(f"{output.done:,} lines are saved; the same command continues")
+            raise
 
 
 def translate_all(engine, options: argparse.Namespace, output: ResumableOutput | None) -> None:

@@ -38,6 +38,18 @@ def test_errors_and_the_end():
     assert list(as_they_arrive([], most=3)) == []
 
 
+def test_each_fault_of_a_line_is_named_there(capsys):
+    counts = Counter()
+    lines = [b"\xef\xbb\xbfone\r\n", b"two\r\n", b"th\0ree\n", b"four\n"]
+    assert list(named(decode_lines(lines, "x", "replace", counts), counts)) == ["one", "two", "three", "four"]
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "line 1: CRLF line ends, byte order marks removed",
+        "line 2: CRLF line ends",
+        "line 3: NUL characters removed",
+    ]
+
+
 def test_faulty_lines_are_named(capsys):
     counts = Counter()
     lines = [b"fine\n", b"bad \xff\n", b"fine\n", *[b"\xfe\n"] * 20]

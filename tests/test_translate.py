@@ -65,7 +65,11 @@ def test_any_bytes_line_for_line(translate, model, tmp_path):
     code, out, err = translate(model, "--max_input_length", 40, stdin=UGLY)
     lines = out.split("\n")
     assert code == 0 and len(lines) == 8 + 1 and lines[-1] == "" and lines[1] == ""
-    assert "line 5: bad UTF-8: replace" in err and "line 6: " in err and "over max_input_length=40: truncate" in err
+    assert (
+        "line 5: CRLF line ends, bad UTF-8: replace" in err
+        and "line 6: " in err
+        and "over max_input_length=40: truncate" in err
+    )
     assert "8 lines in" in err and "sentences/s" in err
     (tmp_path / "ugly").write_bytes(UGLY)
     assert translate(model, tmp_path / "ugly", "--max_input_length", 40)[1] == out  # a file, in windows of its own

@@ -43,6 +43,20 @@ def test_one_translation_of_a_model_whose_settings_ask_for_more(folder):
     assert {len(found) for found in engine.translate(SENTENCES[:1], n_best=2)} == {2}
 
 
+def test_nul_characters_are_no_text(folder):
+    model, tokenizer = load(str(folder))
+    sentence = SENTENCES[0]
+    assert translate(model, tokenizer, ["\0" + sentence[:3] + "\0" + sentence[3:], "\0"]) == [
+        *translate(model, tokenizer, [sentence]),
+        "",
+    ]
+
+
+def test_an_unknown_dtype(folder):
+    with pytest.raises(UserError, match="dtype='int4': choose one of float32, bfloat16"):
+        PyTorchEngine(str(folder), dtype="int4")
+
+
 def test_training_mode_is_kept(folder):
     model, tokenizer = load(str(folder))
     model.train()

@@ -97,6 +97,7 @@ class VaswaniTranslationPipeline(Pipeline):
         empty = {"translation_text": ""} | ({"score": 0.0} if ours.get("return_scores") else {})
         if ours.get("return_attentions"):
             empty |= {"cross_attentions": torch.empty(0), "source_tokens": [], "target_tokens": []}
+        texts = [text.replace("\0", "") for text in texts]  # as in training
         results = [[empty.copy()] for _ in texts]
         full = [i for i, text in enumerate(texts) if text.strip()]
         ids = dict(zip(full, self.tokenizer([texts[i] for i in full])["input_ids"], strict=True)) if full else {}

@@ -14,13 +14,16 @@ def note(text: str) -> None:
 
 
 def named(lines: Iterable[str | None], counts: Counter) -> Iterator[str]:
-    """Passes lines on, empty for None, and names those that the reader counted as faulty."""
-    before = 0
+    """Passes lines on, empty for None and without NUL characters, as in training, and names those that are faulty."""
+    before = Counter()
     for number, line in enumerate(lines, start=1):
-        if (now := counts.total()) > before:
-            before = now
-            if now <= NAMED:
-                note(f"line {number:,}: {next(reversed(counts))}")
+        if line and "\0" in line:
+            counts["NUL characters removed"] += 1
+            line = line.replace("\0", "")
+        if counts != before:
+            if counts.total() <= NAMED:
+                note(f"line {number:,}: {', '.join(counts - before)}")
+            before = Counter(counts)
         yield line or ""
 
 

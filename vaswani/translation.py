@@ -86,10 +86,12 @@ class PyTorchEngine:
         dtype: of the weights and the arithmetic, one of `DTYPES`, or `INT8`.
 
     Raises:
-        UserError: there is no such model, or int8 is asked for where it cannot be had.
+        UserError: there is no such model or dtype, or int8 is asked for where it cannot be had.
     """
 
     def __init__(self, name: str, device: str | None = None, dtype: str = "float32"):
+        if dtype not in (*DTYPES, INT8):
+            raise UserError(f"dtype={dtype!r}: choose one of {', '.join((*DTYPES, INT8))}")
         bound_kernel_caches()
         keep_freed_memory()
         large_pages()
