@@ -15,7 +15,8 @@ def computes_bf16() -> bool:
 def computes_int8() -> bool:
     """Does the processor multiply 8-bit integers by itself, without overflow, and has torch products that use it?"""
     has_products = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    return has_products and any(name in _processor() for name in ("avx512_vnni", "avx_vnni"))
+    processor = _processor()
+    return has_products and any(name in processor for name in ("avx512_vnni", "avx_vnni"))
 
 
 def _processor() -> str:

@@ -107,8 +107,8 @@ class Hypotheses:
         self.paths = torch.ones(len(memory), 1, 0, dtype=torch.bool, device=memory.device)  # (B, K, nodes of the tree)
 
     def extend(self, parents: torch.LongTensor, tokens: torch.LongTensor) -> torch.Tensor:
-        """New hypotheses: the old ones at `parents` (B, K), each with one of `tokens` (B, K). Returns logits (B, K, V), maybe with
-        more of -inf behind them."""
+        """New hypotheses: the old ones at `parents` (B, K), each with one of `tokens` (B, K). Returns logits (B, K, V), maybe
+        with more of -inf behind them."""
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
         self.paths = torch.cat((self.paths[rows, parents], itself), dim=-1)
@@ -130,8 +130,8 @@ class Hypotheses:
 
 
 def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: list[int], count: int):
-    """The `count` best of all hypotheses, with `scores` (B, K), and all tokens (logits: B, K, V; maybe changed) that are not
-    forbidden: scores, hypotheses, tokens, each (B, count). What is forbidden keeps its share of the probability.
+    """The `count` best of all hypotheses, with `scores` (B, K), and all tokens (logits: B, K, V; maybe changed) that are
+    not forbidden: scores, hypotheses, tokens, each (B, count). What is forbidden keeps its share of the probability.
 
     A CPU takes long for `topk` over the vocabulary: the best tokens lie in the blocks of the best maxima.
     """

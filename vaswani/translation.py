@@ -60,6 +60,13 @@ def translate(model, tokenizer, sentences: Sequence[str], *, max_tokens: int = 4
     return [translation["translation_text"] for translation in found]
 
 
+def set_up_process() -> None:
+    """What makes a process that translates fast, before it loads a model."""
+    bound_kernel_caches()
+    keep_freed_memory()
+    large_pages()
+
+
 def in_arithmetic(model, dtype: str):
     """The model, changed to compute fast in one of `DTYPES` or `INT8`; the latter's products are those of `packed_linears`.
 
@@ -92,9 +99,7 @@ class PyTorchEngine:
     def __init__(self, name: str, device: str | None = None, dtype: str = "float32"):
         if dtype not in (*DTYPES, INT8):
             raise UserError(f"dtype={dtype!r}: choose one of {', '.join((*DTYPES, INT8))}")
-        bound_kernel_caches()
-        keep_freed_memory()
-        large_pages()
+        set_up_process()
         model, self.tokenizer = load(name, device)
         self.int8 = dtype == INT8
         self.pipe = VaswaniTranslationPipeline(in_arithmetic(model, dtype), self.tokenizer, device=model.device)

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 from vaswani import VaswaniConfig, VaswaniForSeq2SeqLM
-from vaswani.cpu import bound_kernel_caches, computes_int8, keep_freed_memory, large_pages
+from vaswani.cpu import computes_int8
 from vaswani.ctranslate2_export import load_translator, save_for_ctranslate2
 from vaswani.marian_export import to_marian
 from vaswani.packing_vaswani import packed_linears
 from vaswani.run_config import UserError, positive
 from vaswani.tokenization_vaswani import train_tokenizer
-from vaswani.translation import DTYPES, INT8, in_arithmetic, load
+from vaswani.translation import DTYPES, INT8, in_arithmetic, load, set_up_process
 from vaswani.workers import answer, worker
 
 
@@ -119,9 +119,7 @@ def exported(model, tokenizer, folder: Path) -> list[str]:
 
 def serve(pipe, name: str, args: argparse.Namespace, folder: Path) -> None:
     """One engine, as translate.py sets it up, answers batches of token ids with the seconds they took; what is set for the process is the same for all engines."""
-    bound_kernel_caches()
-    keep_freed_memory()
-    large_pages()
+    set_up_process()
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision(args.matmul_precision)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
