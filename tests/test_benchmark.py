@@ -47,11 +47,14 @@ def test_decode_on_a_trained_model(benchmark, tiny_model, tmp_path):
     for part in (tiny_model(vocab_size=len(tokenizer), max_position_embeddings=256), tokenizer):
         part.save_pretrained(tmp_path / "model")
     (tmp_path / "source").write_text("A house.\nTwo dogs run.\n\nA dog.\nTwo houses.\n")
-    code, printed = benchmark("--model", tmp_path / "model", "--source", tmp_path / "source", *SMALL)
+    shared = "--threads", 2, "--workers", 2, "--dtypes", "float32", "bfloat16"
+    code, printed = benchmark("--model", tmp_path / "model", "--source", tmp_path / "source", *SMALL, *shared)
     report = json.loads(printed.out)
     assert code == 0 and report["batch"].keys() == {"1", "2"} and report["num_beams"] == 2
+    assert ["ours_2_workers_sentences_per_s" in figures for figures in report["batch"].values()] == [False, True]
     for figures in report["batch"].values():
         names = {"ours_sentences_per_s", "marian_sentences_per_s", "ratio_vs_marian", "best_of_ours_vs_marian_fp32"}
+        names |= {"ours_bfloat16_sentences_per_s", "ratio_vs_marian_bfloat16"}
         assert names <= figures.keys() and all(value > 0 for value in figures.values())
         if "CTranslate2" not in printed.err:
             assert {"ct2_fp32_sentences_per_s", "ct2_int8_sentences_per_s"} <= figures.keys()

@@ -58,26 +58,29 @@ def test_left_alone_with_gradients_under_autocast_and_in_other_dtypes(layers):
         assert not packed(layers)
 
 
+@pytest.mark.parametrize("is_cross", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_parts_of_a_layer_in_one_pass(bias, monkeypatch):
+def test_parts_of_a_layer_in_one_pass(is_cross, bias, monkeypatch):
     monkeypatch.setattr(packing_vaswani, "SMALLEST", dict.fromkeys(packing_vaswani.SMALLEST, 300))
     torch.manual_seed(0)
     attention, x, residual = nn.Module(), torch.randn(5, 3, 24), torch.randn(5, 3, 40)
+    attention.is_cross = is_cross
     for name, width in (("q_proj", 16), ("k_proj", 16), ("v_proj", 40)):
         setattr(attention, name, nn.Linear(24, width, bias=bias))
     linear = attention.v_proj
 
     def results() -> list[torch.Tensor]:
-        return [*projection(attention)(x), relu_of(linear)(x), sum_with(linear)(residual, x)]
+        return [*reversed(projection(attention)(x)), relu_of(linear)(x), sum_with(linear)(residual, x)]
 
     expected = results()
+    assert len(expected) == (4 if is_cross else 5)  # queries come from elsewhere
     with packed_linears(attention):
         assert hasattr(attention, "packed") == torch.backends.mkldnn.is_available()
         torch.testing.assert_close(results(), expected)
         linear.register_forward_hook(lambda module, inputs, output: output * 2)  # a hook of the user's is heard
-        assert not torch.equal(results()[2], expected[2])
-        torch.testing.assert_close(results()[2], expected[2] * 2)
+        assert not torch.equal(results()[0], expected[0])
+        torch.testing.assert_close(results()[0], expected[0] * 2)
     assert not hasattr(attention, "packed") and not hasattr(linear, "packed")
 
 
@@ -131,6 +134,7 @@ def test_products_of_8_bit_integers(bias, dtype, monkeypatch):
     monkeypatch.setattr(packing_vaswani, "SMALLEST", {torch.int8: 300})
     torch.manual_seed(0)
     attention, x, residual = nn.Module(), torch.randn(5, 3, 24).to(dtype), torch.randn(5, 3, 40).to(dtype)
+    attention.is_cross = False
     for name, width in (("q_proj", 16), ("k_proj", 16), ("v_proj", 40)):
         setattr(attention, name, nn.Linear(24, width, bias=bias).to(dtype))
     linear = attention.v_proj
@@ -145,7 +149,8 @@ def test_products_of_8_bit_integers(bias, dtype, monkeypatch):
         found = results()
         assert logits_of(linear)(x).shape[-1] == 256 and logits_of(linear)(x)[..., 40:].isneginf().all()
     assert residual.equal(before)
+    assert [part.dtype for part in found] == [dtype] * 6 + [torch.float32]  # logits
     for ours, theirs in zip(found, expected, strict=True):
-        assert ours.dtype == dtype and not ours.equal(theirs)
+        assert not ours.equal(theirs)
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
     assert linear(x).equal(expected[3])

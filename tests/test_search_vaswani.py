@@ -208,6 +208,23 @@ def test_best_continuations_are_the_best_of_all(vocabulary):
         assert torch.equal(parents * vocabulary + tokens, found.indices)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [20, 3000])
+def test_best_continuations_of_dead_hypotheses_and_of_few_tokens(dtype, vocabulary):
+    logits, scores = (
+        torch.full((2, 3, vocabulary), -float("inf")),
+        torch.tensor([[0.5, -float("inf"), 0.0]]).repeat(2, 1),
+    )
+    logits[..., [2, 4, vocabulary - 1]] = torch.tensor(
+        [9.0, 1.0, 2.0]
+    )  # all that can be generated, the first forbidden
+    best, parents, tokens = best_continuations(logits.to(dtype), scores, [2], 8)
+    expected = torch.tensor([9.0, 1.0, 2.0]).log_softmax(-1)
+    torch.testing.assert_close(best[:, :4], (expected[[2, 2, 1, 1]] + torch.tensor([0.5, 0, 0.5, 0])).expand(2, 4))
+    assert parents[0, :4].tolist() == [0, 2, 0, 2] and tokens[1, :4].tolist() == [vocabulary - 1] * 2 + [4] * 2
+    assert best[:, 4:].isneginf().all()  # and not a small number that could end
+
+
 def test_a_layer_holds_the_keys_and_values_it_was_given(translator):
     decoder = translator().get_decoder()
     layer, given = Layer(decoder.layers[0], torch.randn(2, 5, decoder.config.d_model)), torch.randn(2, 3, 100, 4)

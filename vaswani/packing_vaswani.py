@@ -39,8 +39,8 @@ class Int8Product:
         integers = torch.ops.onednn.qlinear_prepack((weight / scales[:, None]).round().to(torch.int8), None)
         self.weight, self.bias = (integers, scales, torch.zeros(len(weight), dtype=torch.int32)), bias
 
-    def __call__(self, x: torch.Tensor, then: str = "none") -> torch.Tensor:
-        output = self.bias, 1.0, 0, x.dtype  # with scale and zero point
+    def __call__(self, x: torch.Tensor, then: str = "none", dtype: torch.dtype | None = None) -> torch.Tensor:
+        output = self.bias, 1.0, 0, dtype or x.dtype  # with scale and zero point
         return torch.ops.onednn.qlinear_pointwise(*quantized(x), *self.weight, *output, then, [], "")
 
     def plus(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -142,12 +142,14 @@ def _is_packed(part: nn.Module, *linears: nn.Linear) -> bool:
     return "packed" in vars(part) and not any(map(hooked, linears))
 
 
-def projections(attention: nn.Module) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
-    return attention.q_proj, attention.k_proj, attention.v_proj
+def projections(attention: nn.Module) -> tuple[nn.Linear, ...]:
+    """Those of one input: queries, keys and values of self-attention, keys and values of encoder-decoder attention."""
+    of_memory = attention.k_proj, attention.v_proj
+    return of_memory if attention.is_cross else (attention.q_proj, *of_memory)
 
 
 def projection(attention: nn.Module) -> Callable:
-    """x -> queries, keys and values of self-attention, (B, L, h * width) each."""
+    """x -> what `projections` make of it, (B, L, h * width) each."""
     linears = projections(attention)
     if not _is_packed(attention, *linears):
         return lambda x: [linear(x) for linear in linears]
@@ -168,10 +170,11 @@ def relu_of(linear: nn.Linear) -> Callable:
 
 
 def logits_of(linear: nn.Linear) -> Callable:
-    """x -> linear(x), maybe with some more entries, of -inf, behind it."""
+    """x -> linear(x), maybe with some more entries, of -inf, behind it; in float32 where that costs nothing."""
     if not _is_packed(linear, linear):
         return linear
-    return linear.filled()
+    product = linear.filled()
+    return partial(product, dtype=torch.float32) if isinstance(product, Int8Product) else product
 
 
 def sum_with(linear: nn.Linear) -> Callable:

@@ -17,7 +17,7 @@ from .packing_vaswani import bare, logits_of, projection, relu_of, sum_with
 
 BLOCK = 128  # entries of the vocabulary that share a maximum
 ROOM = 16  # keys and values are laid out for so many hypotheses more at a time
-CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
+CACHED = 600_000  # logits at a time, so that the passes over them stay in the caches of the cores
 FEW = 8  # sentences; for more, attention part by part is faster on a CPU than torch's function
 LEAVE = 8  # one in so many sentences must have ended before the batch is cut: the cut copies what stays
 
@@ -35,19 +35,27 @@ class Task(NamedTuple):
 
 
 def heads(x: torch.Tensor, width: int) -> torch.Tensor:
-    return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, L, h * width) -> (B, h, L, width)
+    return x.view(*x.shape[:2], -1, width).transpose(1, 2)  # (B, L, h * width) -> (B, h, L, width)
+
+
+def by_parts(states: torch.Tensor) -> bool:
+    return states.device.type == "cpu" and len(states) > FEW
+
+
+def mask_type(states: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(states.dtype, torch.float32) if by_parts(states) else states.dtype
 
 
 def attend(sublayer, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None):
     """Section 3.2.2 before W^O, (B, L, h * d_v): queries (B, L, h * d_k), keys (B, h, n, d_k), values (B, h, n, d_v). The
-    mask is added."""
+    mask, in `mask_type`, is added."""
     queries = heads(queries, sublayer.d_k)
-    if queries.device.type != "cpu" or len(queries) <= FEW:
-        attended = scaled_dot_product_attention(queries, keys, values, mask, scale=sublayer.scaling)
+    if by_parts(queries):
+        scores = (queries @ keys.transpose(2, 3)).to(mask_type(queries))
+        scores = scores.mul_(sublayer.scaling) if mask is None else torch.add(mask, scores, alpha=sublayer.scaling)
+        attended = scores.softmax(-1).to(values.dtype) @ values
     else:
-        scores = queries @ keys.transpose(2, 3)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(sublayer.scaling)
-        attended = (scores if mask is None else scores.add_(mask)).softmax(-1).to(values.dtype) @ values
+        attended = scaled_dot_product_attention(queries, keys, values, mask, scale=sublayer.scaling)
     return attended.transpose(1, 2).flatten(2)
 
 
@@ -62,10 +70,8 @@ class Layer:
         norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
         self.norm_own, self.norm_other, self.norm_outer = map(bare, norms)
         self.length, self.own = 0, None  # with room behind them, hidden by the mask: a step copies nothing
-        self.memory = [
-            heads(project(memory), width).contiguous()
-            for project, width in ((other.k_proj, other.d_k), (other.v_proj, other.d_v))
-        ]
+        keys, values = projection(other)(memory)
+        self.memory = [heads(keys, other.d_k).contiguous(), heads(values, other.d_v).contiguous()]
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, memory_mask: torch.Tensor | None) -> torch.Tensor:
         own, other = self.layer.self_attn, self.layer.encoder_attn
@@ -94,30 +100,33 @@ class Hypotheses:
     """The decoder over a batch of sentences, each with a tree of hypotheses that grows by one token each a step."""
 
     def __init__(self, model, memory: torch.Tensor, attention_mask: torch.Tensor | None, longest: int):
-        self.decoder, self.depth = model.get_decoder(), 0
+        self.decoder, self.depth, self.nodes = model.get_decoder(), 0, 0
         places = torch.arange(longest, device=memory.device)
         self.positions = self.decoder.embed_positions(places, longest)  # (longest, d)
         self.memory_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = attention_mask[:, None, None].eq(0)  # (B, 1, 1, S)
+            self.memory_mask = torch.zeros(hidden.shape, dtype=mask_type(memory), device=memory.device)
             lowest = torch.finfo(memory.dtype).min  # not -inf: of a source without a token nothing else is left
-            self.memory_mask = memory.new_zeros(hidden.shape).masked_fill_(hidden, lowest)
+            self.memory_mask.masked_fill_(hidden, lowest)
         self.logits = logits_of(model.lm_head)
         self.layers = [Layer(layer, memory) for layer in self.decoder.layers]
-        self.paths = torch.ones(len(memory), 1, 0, dtype=torch.bool, device=memory.device)  # (B, K, nodes of the tree)
+        # Who descends from whom, as a mask (B, K, nodes of the tree and room for more): 0 for itself and its ancestors.
+        self.paths = torch.empty(len(memory), 1, 0, dtype=mask_type(memory), device=memory.device)
 
     def extend(self, parents: torch.LongTensor, tokens: torch.LongTensor) -> torch.Tensor:
         """New hypotheses: the old ones at `parents` (B, K), each with one of `tokens` (B, K). Returns logits (B, K, V), maybe
         with more of -inf behind them."""
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
-        self.paths = torch.cat((self.paths[rows, parents], itself), dim=-1)
+        new = slice(self.nodes, self.nodes + tokens.shape[1])
+        if new.stop > self.paths.shape[-1]:
+            self.paths = pad(self.paths, (0, -(-new.stop // ROOM) * ROOM - self.paths.shape[-1]), value=-float("inf"))
+        self.paths = self.paths[rows, parents]
+        self.paths[:, :, new] = self.paths.new_full((tokens.shape[1],) * 2, -float("inf")).fill_diagonal_(0.0)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
-        seen = pad(self.paths, (0, -self.paths.shape[-1] % ROOM))
-        mask = torch.zeros_like(seen, dtype=x.dtype).masked_fill_(~seen, -float("inf"))
         for layer in self.layers:
-            x = layer(x, mask[:, None], self.memory_mask)
-        self.depth += 1
+            x = layer(x, self.paths[:, None], self.memory_mask)
+        self.depth, self.nodes = self.depth + 1, new.stop
         return self.logits(x)
 
     def keep(self, rows: torch.LongTensor) -> None:
@@ -140,19 +149,22 @@ def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: li
         logits = pad(logits, (0, -logits.shape[-1] % block), value=-float("inf"))
     maxima = []
     for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
-        log_probs = part.log_softmax(-1, dtype=torch.float32)
+        exact = part.float()
+        log_probs = torch.log_softmax(exact, -1, out=None if exact is part else exact)
         for token in forbidden:
             log_probs[..., token] = -float("inf")
         maxima.append(log_probs.unflatten(-1, (-1, block)).amax(-1))
-    highest, chosen = torch.cat(maxima).topk(count)  # (B, K, count)
+    maxima = torch.cat(maxima)  # (B, K, V / block)
     for token in forbidden:
         logits[..., token] = -float("inf")
-    rows = torch.arange(chosen[..., 0].numel(), device=chosen.device).view(*chosen.shape[:2], 1)
-    found = logits.flatten(0, 1).unflatten(-1, (-1, block))[rows, chosen].float()  # (B, K, count, block)
-    normalizer = found[..., 0, :].amax(-1) - highest[..., 0]  # of the softmax, (B, K)
-    best, which = (found + (scores - normalizer)[..., None, None]).flatten(1).topk(count)
-    which, token = which // block, which % block
-    return best, which // count, chosen.flatten(1).gather(1, which) * block + token
+    highest, chosen = (maxima + scores[..., None]).flatten(1).topk(count)  # blocks of all hypotheses, (B, count)
+    rows = torch.arange(len(chosen), device=chosen.device)[:, None] * maxima[0].numel() + chosen
+    found = logits.reshape(-1, block)[rows].float()  # (B, count, block)
+    likeliest = found.amax(-1)
+    found += torch.where(likeliest.isfinite(), highest - likeliest, 0.0)[..., None]  # or there is nothing but -inf
+    best, which = found.flatten(1).topk(count)
+    chosen, token = chosen.gather(1, which // block), which % block
+    return best, chosen // maxima.shape[-1], chosen % maxima.shape[-1] * block + token
 
 
 def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,8 +1,9 @@
 """Translation, sentences a second: this model, MarianMTModel of the same shape or weights, CTranslate2 of the same weights.
 
 Each has a process of its own (beside CTranslate2's threads torch's wait in another way: half the speed at batch 1), and they
-take turns, with the same batches, threads and matmul precision. Without --model: base size, random weights, outputs of a
-forced equal length. With it: a trained model on real sentences (--source), each engine's own lengths.
+take turns, with the same batches, threads and matmul precision. Ours is there once more with the threads in processes that
+share each batch, as `translate.py --workers` has it. Without --model: base size, random weights, outputs of a forced equal
+length. With it: a trained model on real sentences (--source), each engine's own lengths.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from vaswani.packing_vaswani import packed_linears
 from vaswani.run_config import UserError, positive
 from vaswani.tokenization_vaswani import train_tokenizer
 from vaswani.translation import DTYPES, INT8, in_arithmetic, load, set_up_process
-from vaswani.workers import answer, worker
+from vaswani.workers import answer, tell, worker
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="torch's flag, for all")
     add("--marian_attention", choices=["sdpa", "eager"], default="sdpa", help="sdpa is what it comes with")
     add("--threads", type=positive, help="for all; default: torch's own")
+    add(
+        "--workers",
+        type=positive,
+        help="processes of ours that share the threads; 1: leave that out; default: --threads",
+    )
     add("--rounds", type=positive, default=5)
     add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: threads / CPU-second, for a machine in use")
 
@@ -53,10 +59,12 @@ def run(args: argparse.Namespace) -> dict:
     if (args.model is None) != (args.source is None):
         raise UserError("--model and --source belong together: give both, or neither for random weights of base size")
     args.threads = args.threads or torch.get_num_threads()
+    args.workers = args.workers or args.threads
     report = {
         "what": args.model or f"base size, random weights, {args.length} tokens",
         "num_beams": args.num_beams,
         "threads": args.threads,
+        "workers": args.workers,
         "matmul_precision": args.matmul_precision,
         "marian_attention": args.marian_attention,
         "clock": args.clock,
@@ -68,10 +76,18 @@ def run(args: argparse.Namespace) -> dict:
         names = [side + suffix_of(dtype) for side, dtype in sides if (side, dtype) != ("marian", INT8)]
         names += exported(model, tokenizer, Path(folder))
         del model
+        engines = {name: (name, 1) for name in names}
+        if args.workers > 1 and max(args.batch_sizes) >= args.workers:
+            ours = [name for name in names if name.startswith("ours")]
+            engines |= {f"{name}_{args.workers}_workers": (name, args.workers) for name in ours}
         with contextlib.ExitStack() as stack:
-            pipes = {name: stack.enter_context(worker(serve, name, args, Path(folder))) for name in names}
-            for name, pipe in pipes.items():
-                answer(name, pipe)  # it is ready
+            pipes = {
+                name: [stack.enter_context(worker(serve, *engine, args, Path(folder))) for _ in range(engine[1])]
+                for name, engine in engines.items()
+            }
+            for name, parts in pipes.items():
+                for pipe in parts:
+                    answer(name, pipe)  # it is ready
             report["batch"] = {
                 size: compare(args, pipes, sources[: args.sentences if size > 1 else max(1, args.sentences // 4)], size)
                 for size in args.batch_sizes
@@ -117,10 +133,12 @@ def exported(model, tokenizer, folder: Path) -> list[str]:
     return list(kinds)
 
 
-def serve(pipe, name: str, args: argparse.Namespace, folder: Path) -> None:
-    """One engine, as translate.py sets it up, answers batches of token ids with the seconds they took; what is set for the process is the same for all engines."""
+def serve(pipe, name: str, workers: int, args: argparse.Namespace, folder: Path) -> None:
+    """One engine, or one of so many processes of it, as translate.py sets it up, answers batches of token ids with the
+    seconds they took; what is set for the process is the same for all engines."""
     set_up_process()
-    torch.set_num_threads(args.threads)
+    threads = max(1, args.threads // workers)
+    torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(args.matmul_precision)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
     with torch.no_grad(), contextlib.ExitStack() as stack:
@@ -137,7 +155,7 @@ def serve(pipe, name: str, args: argparse.Namespace, folder: Path) -> None:
             start = clock()
             for batch in batches:
                 translate(batch)
-            pipe.send((clock() - start) / (1 if args.clock == "wall" else args.threads))
+            pipe.send((clock() - start) / (1 if args.clock == "wall" else threads))
 
 
 def torch_engine(args: argparse.Namespace, name: str, stack: contextlib.ExitStack) -> Callable:
@@ -181,10 +199,14 @@ def ctranslate2_engine(args: argparse.Namespace, folder: Path) -> Callable:
 # -------------------------------------------------------------------------------------------------------------- timing
 def compare(args: argparse.Namespace, pipes: dict, sources, size: int) -> dict:
     batches = [sources[i : i + size] for i in range(0, len(sources), size)]
+    pipes = {name: parts for name, parts in pipes.items() if len(parts) <= size}
     rates: dict[str, list[float]] = {name: [] for name in pipes}
     for number in range(-1, args.rounds):  # the first is to warm up
-        for name, pipe in pipes.items():
-            seconds = answer(name, pipe, batches[:1] if number < 0 else batches)
+        for name, parts in pipes.items():
+            for first, pipe in enumerate(parts):
+                shares = [batch[first :: len(parts)] for batch in batches[: 1 if number < 0 else None]]
+                tell(name, pipe, [share for share in shares if share])
+            seconds = max(answer(name, pipe) for pipe in parts)
             if number >= 0:
                 rates[name].append(len(sources) / seconds)
     report = {f"{name}_sentences_per_s": round(statistics.median(values), 2) for name, values in rates.items()}
