@@ -154,3 +154,21 @@ def test_products_of_8_bit_integers(bias, dtype, monkeypatch):
         assert not ours.equal(theirs)
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
     assert linear(x).equal(expected[3])
+
+
+@pytest.mark.skipif(not computes_int8(), reason="this processor does not multiply 8-bit integers")
+@torch.no_grad()
+def test_integers_of_8_bits_only_where_they_gain(monkeypatch):
+    """Queries, keys and values are large enough together, none of them alone: those keep their own type."""
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", {torch.float32: 300, torch.int8: 1000})
+    attention, x = nn.Module(), torch.randn(5, 24)
+    attention.is_cross = False
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(attention, name, nn.Linear(24, 16))
+    expected, value = attention.v_proj(x), lambda: projection(attention)(x)[-1]
+    with packed_linears(attention, int8=True):
+        assert isinstance(attention.packed(), packing_vaswani.Int8Product)
+        assert isinstance(attention.v_proj.packed(), packing_vaswani.Product)
+        torch.testing.assert_close(attention.v_proj(x), expected)
+        assert 0 < (value() - expected).norm() < 0.02 * expected.norm()
+    assert value().equal(expected)

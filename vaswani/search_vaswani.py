@@ -17,7 +17,7 @@ from .packing_vaswani import bare, logits_of, projection, relu_of, sum_with
 
 BLOCK = 128  # entries of the vocabulary that share a maximum
 ROOM = 16  # keys and values are laid out for so many hypotheses more at a time
-CACHED = 600_000  # logits at a time, so that the passes over them stay in the caches of the cores
+CACHED = 2**19  # logits at a time, so that the passes over them stay in the cache of a core
 FEW = 8  # sentences; for more, attention part by part is faster on a CPU than torch's function
 LEAVE = 8  # one in so many sentences must have ended before the batch is cut: the cut copies what stays
 
