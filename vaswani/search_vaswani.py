@@ -106,13 +106,12 @@ class Hypotheses:
         self.memory_mask = None
         if attention_mask is not None and not attention_mask.all():
             hidden = attention_mask[:, None, None].eq(0)  # (B, 1, 1, S)
-            self.memory_mask = torch.zeros(hidden.shape, dtype=mask_type(memory), device=memory.device)
             lowest = torch.finfo(memory.dtype).min  # not -inf: of a source without a token nothing else is left
-            self.memory_mask.masked_fill_(hidden, lowest)
+            self.memory_mask = memory.new_zeros(hidden.shape).masked_fill_(hidden, lowest)
         self.logits = logits_of(model.lm_head)
         self.layers = [Layer(layer, memory) for layer in self.decoder.layers]
         # Who descends from whom, as a mask (B, K, nodes of the tree and room for more): 0 for itself and its ancestors.
-        self.paths = torch.empty(len(memory), 1, 0, dtype=mask_type(memory), device=memory.device)
+        self.paths = memory.new_empty(len(memory), 1, 0)
 
     def extend(self, parents: torch.LongTensor, tokens: torch.LongTensor) -> torch.Tensor:
         """New hypotheses: the old ones at `parents` (B, K), each with one of `tokens` (B, K). Returns logits (B, K, V), maybe
@@ -124,8 +123,11 @@ class Hypotheses:
         self.paths = self.paths[rows, parents]
         self.paths[:, :, new] = self.paths.new_full((tokens.shape[1],) * 2, -float("inf")).fill_diagonal_(0.0)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
+        mask, memory_mask = (
+            None if given is None else given.to(mask_type(x)) for given in (self.paths[:, None], self.memory_mask)
+        )
         for layer in self.layers:
-            x = layer(x, self.paths[:, None], self.memory_mask)
+            x = layer(x, mask, memory_mask)
         self.depth, self.nodes = self.depth + 1, new.stop
         return self.logits(x)
 
