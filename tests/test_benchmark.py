@@ -94,3 +94,5 @@ def test_a_worker_that_dies_is_named():
 def test_decode_needs_both_or_neither(benchmark):
     code, printed = benchmark("--model", "somewhere")
     assert code == 2 and "belong together" in printed.err
+    code, printed = benchmark("--threads", 3, "--workers", 2)
+    assert code == 2 and "cannot share 3 threads evenly" in printed.err

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers import MarianConfig, MarianMTModel
 
 from vaswani import packing_vaswani
 from vaswani.cpu import computes_int8
@@ -158,17 +159,27 @@ def test_products_of_8_bit_integers(bias, dtype, monkeypatch):
 
 @pytest.mark.skipif(not computes_int8(), reason="this processor does not multiply 8-bit integers")
 @torch.no_grad()
-def test_integers_of_8_bits_only_where_they_gain(monkeypatch):
-    """Queries, keys and values are large enough together, none of them alone: those keep their own type."""
-    monkeypatch.setattr(packing_vaswani, "SMALLEST", {torch.float32: 300, torch.int8: 1000})
-    attention, x = nn.Module(), torch.randn(5, 24)
-    attention.is_cross = False
-    for name in ("q_proj", "k_proj", "v_proj"):
-        setattr(attention, name, nn.Linear(24, 16))
-    expected, value = attention.v_proj(x), lambda: projection(attention)(x)[-1]
-    with packed_linears(attention, int8=True):
-        assert isinstance(attention.packed(), packing_vaswani.Int8Product)
-        assert isinstance(attention.v_proj.packed(), packing_vaswani.Product)
-        torch.testing.assert_close(attention.v_proj(x), expected)
-        assert 0 < (value() - expected).norm() < 0.02 * expected.norm()
-    assert value().equal(expected)
+def test_integers_of_8_bits_only_where_they_gain(layers, monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", {torch.float32: 300, torch.int8: 500})
+    x = torch.randn(5, 24)
+    hidden = layers[0](x)
+    expected = layers[2](hidden)
+    with packed_linears(layers, int8=True):
+        assert isinstance(layers[0].packed(), packing_vaswani.Int8Product)
+        assert 0 < (layers[0](x) - hidden).norm() < 0.02 * hidden.norm()
+        assert isinstance(layers[2].packed(), packing_vaswani.Product)
+        torch.testing.assert_close(layers[2](hidden), expected)
+
+
+@torch.no_grad()
+def test_models_of_others(monkeypatch):
+    monkeypatch.setattr(packing_vaswani, "SMALLEST", dict.fromkeys(packing_vaswani.SMALLEST, 1))
+    config = MarianConfig(
+        vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, decoder_start_token_id=0, pad_token_id=0
+    )
+    for name in ("encoder_ffn_dim", "decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"):
+        setattr(config, name, 4)
+    model, source = MarianMTModel(config).eval(), torch.tensor([[4, 5, 0]])
+    expected = model(source, decoder_input_ids=source).logits
+    with packed_linears(model):
+        torch.testing.assert_close(model(source, decoder_input_ids=source).logits, expected)

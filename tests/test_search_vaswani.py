@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import StoppingCriteria
 
-from vaswani import packing_vaswani
-from vaswani.search_vaswani import ROOM, Layer, best_continuations
+from vaswani import packing_vaswani, search_vaswani
+from vaswani.search_vaswani import FEW, ROOM, Layer, attend, best_continuations, mask_type
 
 PAD, EOS = 0, 1
 THEIRS = {"return_dict_in_generate": True}  # transformers' loop gives all that belongs to it, ours tokens and scores
@@ -211,18 +211,35 @@ def test_best_continuations_are_the_best_of_all(vocabulary):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [20, 3000])
 def test_best_continuations_of_dead_hypotheses_and_of_few_tokens(dtype, vocabulary):
-    logits, scores = (
-        torch.full((2, 3, vocabulary), -float("inf")),
-        torch.tensor([[0.5, -float("inf"), 0.0]]).repeat(2, 1),
-    )
-    logits[..., [2, 4, vocabulary - 1]] = torch.tensor(
-        [9.0, 1.0, 2.0]
-    )  # all that can be generated, the first forbidden
+    logits = torch.full((2, 3, vocabulary), -float("inf"))
+    logits[..., [2, 4, vocabulary - 1]] = torch.tensor([9.0, 1.0, 2.0])  # the first is forbidden
+    scores = torch.tensor([[0.5, -float("inf"), 0.0]]).repeat(2, 1)
     best, parents, tokens = best_continuations(logits.to(dtype), scores, [2], 8)
     expected = torch.tensor([9.0, 1.0, 2.0]).log_softmax(-1)
     torch.testing.assert_close(best[:, :4], (expected[[2, 2, 1, 1]] + torch.tensor([0.5, 0, 0.5, 0])).expand(2, 4))
     assert parents[0, :4].tolist() == [0, 2, 0, 2] and tokens[1, :4].tolist() == [vocabulary - 1] * 2 + [4] * 2
     assert best[:, 4:].isneginf().all()  # and not a small number that could end
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_by_parts_is_that_of_torch(translator, dtype, masked, monkeypatch):
+    torch.manual_seed(0)
+    attention = translator().get_decoder().layers[0].self_attn
+    queries, keys, values = (torch.randn(FEW + 1, attention.config.num_heads, n, 8).to(dtype) for n in (3, 7, 7))
+    attention.d_k, queries, mask = 8, queries.transpose(1, 2).flatten(2), None
+    if masked:
+        mask = torch.randn(FEW + 1, 1, 3, 7).where(torch.rand(FEW + 1, 1, 3, 7) > 0.3, -1e9).to(dtype)
+
+    def attended() -> torch.Tensor:
+        return attend(attention, queries, keys, values, mask if mask is None else mask.to(mask_type(queries)))
+
+    ours = attended()
+    assert mask_type(queries) == torch.float32 and ours.dtype == dtype
+    monkeypatch.setattr(search_vaswani, "FEW", FEW + 1)
+    assert mask_type(queries) == dtype
+    rounding = {"atol": 0.01, "rtol": 0.016} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(ours, attended(), **rounding)
 
 
 def test_a_layer_holds_the_keys_and_values_it_was_given(translator):

@@ -64,13 +64,11 @@ def quantized(x: torch.Tensor) -> tuple[torch.Tensor, float, int]:
     return torch.rsub(x, WHOLE + zero, alpha=-1 / scale).view(torch.int32).to(torch.uint8), scale, zero
 
 
-def kind_of(int8: bool, *linears: nn.Module) -> type | None:
-    """How to multiply with these weights, one behind the other: Product, Int8Product, or None, where what torch does by
-    itself is as fast or all that there is."""
-    for linear in linears:
-        if type(linear) is not nn.Linear or "forward" in vars(linear) or linear.weight.device.type != "cpu":
-            return None
-    dtype, size = linears[0].weight.dtype, sum(linear.weight.numel() for linear in linears)
+def kind_of(linear: nn.Module, int8: bool) -> type | None:
+    """Product, Int8Product, or None: what torch does by itself is as fast or all that there is."""
+    if type(linear) is not nn.Linear or "forward" in vars(linear) or linear.weight.device.type != "cpu":
+        return None
+    dtype, size = linear.weight.dtype, linear.weight.numel()
     if int8 and dtype in (torch.float32, torch.bfloat16) and size >= SMALLEST[torch.int8]:
         return Int8Product
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -94,17 +92,17 @@ def packed_linears(module: nn.Module, int8: bool = False) -> Iterator[None]:
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not usable:
         yield
         return
-    packed = {linear: kind for linear in module.modules() if (kind := kind_of(int8, linear))}
-    attentions = [
-        part for part in module.modules() if hasattr(part, "q_proj") and {*projections(part)} <= packed.keys()
+    packed = {linear: kind for linear in module.modules() if (kind := kind_of(linear, int8))}
+    attentions = [  # of our kind: pipelines pack other models, too
+        part for part in module.modules() if hasattr(part, "is_cross") and {*projections(part)} <= packed.keys()
     ]
     try:
-        for attention in attentions:
-            linears = projections(attention)
-            attention.packed = _when_used(kind_of(int8, *linears), _joined, *linears)
         for linear, kind in packed.items():
             linear.packed, linear.filled = _when_used(kind, _joined, linear), _when_used(kind, _filled, linear)
             linear.forward = partial(_call, linear.packed)
+        for attention in attentions:
+            linears = projections(attention)
+            attention.packed = _when_used(packed[linears[0]], _joined, *linears)
         yield
     finally:
         for part in (*packed, *attentions):

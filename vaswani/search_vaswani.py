@@ -35,14 +35,16 @@ class Task(NamedTuple):
 
 
 def heads(x: torch.Tensor, width: int) -> torch.Tensor:
-    return x.view(*x.shape[:2], -1, width).transpose(1, 2)  # (B, L, h * width) -> (B, h, L, width)
+    return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, L, h * width) -> (B, h, L, width)
 
 
 def by_parts(states: torch.Tensor) -> bool:
+    """Whether attention over (B, ...) computes scores, softmax and sum one by one."""
     return states.device.type == "cpu" and len(states) > FEW
 
 
 def mask_type(states: torch.Tensor) -> torch.dtype:
+    """That of the scores to which the mask is added: at least float32 where the softmax is ours."""
     return torch.promote_types(states.dtype, torch.float32) if by_parts(states) else states.dtype
 
 
@@ -118,10 +120,9 @@ class Hypotheses:
         with more of -inf behind them."""
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         new = slice(self.nodes, self.nodes + tokens.shape[1])
-        if new.stop > self.paths.shape[-1]:
-            self.paths = pad(self.paths, (0, -(-new.stop // ROOM) * ROOM - self.paths.shape[-1]), value=-float("inf"))
-        self.paths = self.paths[rows, parents]
-        self.paths[:, :, new] = self.paths.new_full((tokens.shape[1],) * 2, -float("inf")).fill_diagonal_(0.0)
+        room = -(-new.stop // ROOM) * ROOM
+        self.paths = pad(self.paths[rows, parents], (0, room - self.paths.shape[-1]), value=-float("inf"))
+        self.paths[:, :, new] = torch.full_like(self.paths[0, :, new], -float("inf")).fill_diagonal_(0.0)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
         mask, memory_mask = (
             None if given is None else given.to(mask_type(x)) for given in (self.paths[:, None], self.memory_mask)
@@ -151,7 +152,7 @@ def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: li
         logits = pad(logits, (0, -logits.shape[-1] % block), value=-float("inf"))
     maxima = []
     for part in logits.split(max(1, CACHED // logits[0].numel()) if logits.device.type == "cpu" else len(logits)):
-        exact = part.float()
+        exact = part.float()  # if that is a copy, it is used again: it is in the cache
         log_probs = torch.log_softmax(exact, -1, out=None if exact is part else exact)
         for token in forbidden:
             log_probs[..., token] = -float("inf")
@@ -163,7 +164,7 @@ def best_continuations(logits: torch.Tensor, scores: torch.Tensor, forbidden: li
     rows = torch.arange(len(chosen), device=chosen.device)[:, None] * maxima[0].numel() + chosen
     found = logits.reshape(-1, block)[rows].float()  # (B, count, block)
     likeliest = found.amax(-1)
-    found += torch.where(likeliest.isfinite(), highest - likeliest, 0.0)[..., None]  # or there is nothing but -inf
+    found += torch.where(likeliest.isfinite(), highest - likeliest, 0.0)[..., None]  # -inf alone stays so
     best, which = found.flatten(1).topk(count)
     chosen, token = chosen.gather(1, which // block), which % block
     return best, chosen // maxima.shape[-1], chosen % maxima.shape[-1] * block + token

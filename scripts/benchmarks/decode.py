@@ -46,11 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--matmul_precision", choices=["highest", "high", "medium"], default="highest", help="torch's flag, for all")
     add("--marian_attention", choices=["sdpa", "eager"], default="sdpa", help="sdpa is what it comes with")
     add("--threads", type=positive, help="for all; default: torch's own")
-    add(
-        "--workers",
-        type=positive,
-        help="processes of ours that share the threads; 1: leave that out; default: --threads",
-    )
+    add("--workers", type=positive, help="processes of ours that share the threads; default: 2 of an even number")
     add("--rounds", type=positive, default=5)
     add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: threads / CPU-second, for a machine in use")
 
@@ -59,7 +55,9 @@ def run(args: argparse.Namespace) -> dict:
     if (args.model is None) != (args.source is None):
         raise UserError("--model and --source belong together: give both, or neither for random weights of base size")
     args.threads = args.threads or torch.get_num_threads()
-    args.workers = args.workers or args.threads
+    args.workers = args.workers or (1 if args.threads % 2 else 2)
+    if args.threads % args.workers:
+        raise UserError(f"--workers {args.workers} cannot share {args.threads} threads evenly: choose a divisor, or 1")
     report = {
         "what": args.model or f"base size, random weights, {args.length} tokens",
         "num_beams": args.num_beams,
@@ -134,10 +132,10 @@ def exported(model, tokenizer, folder: Path) -> list[str]:
 
 
 def serve(pipe, name: str, workers: int, args: argparse.Namespace, folder: Path) -> None:
-    """One engine, or one of so many processes of it, as translate.py sets it up, answers batches of token ids with the
+    """One of `workers` processes of an engine, set up as translate.py does it, answers batches of token ids with the
     seconds they took; what is set for the process is the same for all engines."""
     set_up_process()
-    threads = max(1, args.threads // workers)
+    threads = args.threads // workers
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(args.matmul_precision)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
