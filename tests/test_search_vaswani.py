@@ -221,6 +221,21 @@ def test_best_continuations_of_dead_hypotheses_and_of_few_tokens(dtype, vocabula
     assert best[:, 4:].isneginf().all()  # and not a small number that could end
 
 
+@pytest.mark.parametrize("vocabulary", [31, 3000])
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("n_best", [1, 4])
+def test_an_output_is_found_where_hardly_a_token_can_be_generated(which_loop, tiny_model, vocabulary, limit, n_best):
+    """Fewer than the 2K candidates: ends that are none must not keep out the output that its limit cuts off."""
+    model, source = tiny_model(vocab_size=vocabulary), torch.tensor([[4, 6, EOS]])
+    model.lm_head = torch.nn.Linear(model.config.d_model, vocabulary)
+    model.lm_head.bias.data.fill_(-float("inf"))[5] = 0.0
+    options = {"num_beams": 4, "num_return_sequences": n_best, "max_new_tokens": limit}
+    for loop, wanted in (("ours", OURS), ("theirs", THEIRS | {"output_scores": True})):
+        which, found = which_loop(model, source, **options, **wanted)
+        assert which == loop and found.sequences[0].tolist() == [PAD] + [5] * limit
+        torch.testing.assert_close(found.sequences_scores, torch.tensor([0.0] + [-1e9] * (n_best - 1)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("masked", [True, False])
 def test_attention_by_parts_is_that_of_torch(translator, dtype, masked, monkeypatch):

@@ -178,6 +178,14 @@ def test_a_worker_that_dies_is_said(model):
     assert not multiprocessing.active_children()
 
 
+def test_the_call_after_one_that_failed_has_its_own_answers(model):
+    with engine_in_processes(2, model, "pytorch", "float32", 1) as engine:
+        expected = engine.translate(SENTENCES)
+        with pytest.raises(ValueError):
+            engine.translate(["\ud800", "Two dogs run.", "A house."])  # the first is not text: it fails in this process
+        assert engine.translate(SENTENCES) == expected
+
+
 def test_workers_are_for_cpus(model, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UserError, match="here is a GPU"), engine_in_processes(2, model, "pytorch", "float32", None):
@@ -192,7 +200,7 @@ from vaswani.workers import tell
 if __name__ == "__main__":
     with engine_in_processes(2, sys.argv[1], "pytorch", "float32", 1) as engine:
         (pipe,) = engine.pipes.values()
-        tell("worker 2", pipe, ([f"A house {i}." for i in range(100_000)], {"max_tokens": 1}))  # hours
+        tell("worker 2", pipe, (1, [f"A house {i}." for i in range(100_000)], {"max_tokens": 1}))  # hours
         print(multiprocessing.active_children()[0].pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """

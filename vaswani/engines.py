@@ -60,12 +60,12 @@ def _serve(pipe, name: str, engine: tuple) -> None:
     with suppress(EOFError, ConnectionError):  # the first process is gone
         pipe.send("ready")
         while True:
-            sentences, options = pipe.recv()
+            call, sentences, options = pipe.recv()
             try:
                 found = engine.translate(sentences, **options)
             except ValueError as error:  # raised there
                 found = error
-            pipe.send(found)
+            pipe.send((call, found))
 
 
 def _end_with_parent() -> None:
@@ -78,17 +78,18 @@ class SharedEngine:
     """An engine here and others at the ends of pipes: each translates its share of the sentences, of all lengths alike."""
 
     def __init__(self, engine, pipes: dict):
-        self.engine, self.pipes = engine, pipes
+        self.engine, self.pipes, self.calls = engine, pipes, 0
         self.tokenizer, self.positions = engine.tokenizer, engine.positions
 
     def translate(self, sentences: Sequence[str], **options) -> list[list[tuple[str, float]]]:
+        self.calls += 1
         by_length = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         shares = [by_length[first :: 1 + len(self.pipes)] for first in range(1 + len(self.pipes))]
         parts = [[sentences[i] for i in share] for share in shares]
         for (name, pipe), part in zip(self.pipes.items(), parts[1:], strict=True):
-            tell(name, pipe, (part, options))
+            tell(name, pipe, (self.calls, part, options))
         found = [self.engine.translate(parts[0], **options)]
-        found += [answer(name, pipe) for name, pipe in self.pipes.items()]
+        found += [self._answer(name, pipe) for name, pipe in self.pipes.items()]
         for translations in found:
             if isinstance(translations, ValueError):
                 raise translations
@@ -97,6 +98,13 @@ class SharedEngine:
             for i, translation in zip(share, translations, strict=True):
                 results[i] = translation
         return results
+
+    def _answer(self, name: str, pipe):
+        """To the last call: one before it may have ended by an error here, with its answers still in the pipes."""
+        while True:
+            call, found = answer(name, pipe)
+            if call == self.calls:
+                return found
 
 
 __all__ = ["engine_in_processes"]

@@ -20,6 +20,7 @@ from transformers.generation import (
 from .packing_vaswani import hooked, packed_linears
 from .search_vaswani import Task, beam_search, greedy_search
 
+DEAD = -1e8  # below: a place in transformers' beam that no hypothesis fills (-1e9), or a token that cannot be (-inf)
 EXTRA_LENGTH = 50  # "we set the maximum output length during inference to input length + 50"
 
 OUR_SETTINGS = {"length_penalty_type", "max_length_offset", "max_length_offset_scope", "output_sequences_scores"}
@@ -256,10 +257,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         if not isinstance(penalty, GnmtPenalty):
             return super()._update_finished_beams(**state)
         at_limit = state["cur_len"] + 1 - state["decoder_prompt_len"] >= penalty.limits  # (B, 1)
-        ended = torch.isin(state["topk_running_sequences"][:, :, state["cur_len"]], penalty.eos_token_ids)  # (B, 2K)
+        dead = state["topk_log_probs"] < DEAD  # (B, 2K)
+        ended = torch.isin(state["topk_running_sequences"][:, :, state["cur_len"]], penalty.eos_token_ids) & ~dead
         nothing = ~(state["is_sent_finished"].any(1, keepdim=True) | ended.any(1, keepdim=True))
         hits = torch.where(at_limit, ended | nothing, state["next_token_hits_stopping_criteria"])
-        state["next_token_hits_stopping_criteria"] = hits & state["is_early_stop_heuristic_unsatisfied"]
+        state["next_token_hits_stopping_criteria"] = hits & ~dead & state["is_early_stop_heuristic_unsatisfied"]
         state["top_num_beam_mask"] = torch.ones_like(state["top_num_beam_mask"])
         sequences, scores, beam_indices, finished = super()._update_finished_beams(**state)
         # A place in the n-best list that nothing has filled is empty, and not a copy of what still grows.

@@ -201,7 +201,7 @@ def beam_search(model, memory, attention_mask, start, task: Task) -> tuple[torch
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         prefixes = torch.cat((prefixes[rows, parents], tokens[..., None]), dim=-1)  # (B, 2K, n)
 
-        ends = torch.isin(tokens, task.eos)
+        ends = torch.isin(tokens, task.eos) & scores.isfinite()  # -inf: fewer than 2K tokens can be generated
         cut_off = (n >= limits)[:, None] & ~(ended[:, :1].isfinite() | ends.any(1, keepdim=True))
         joins = (ends | cut_off) & live[:, None]
         if joins.any():
