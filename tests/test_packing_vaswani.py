@@ -174,11 +174,8 @@ def test_integers_of_8_bits_only_where_they_gain(layers, monkeypatch):
 @torch.no_grad()
 def test_models_of_others(monkeypatch):
     monkeypatch.setattr(packing_vaswani, "SMALLEST", dict.fromkeys(packing_vaswani.SMALLEST, 1))
-    config = MarianConfig(
-        vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, decoder_start_token_id=0, pad_token_id=0
-    )
-    for name in ("encoder_ffn_dim", "decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads"):
-        setattr(config, name, 4)
+    ones = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 1)
+    config = MarianConfig(vocab_size=20, d_model=8, pad_token_id=0, decoder_start_token_id=0, **ones)
     model, source = MarianMTModel(config).eval(), torch.tensor([[4, 5, 0]])
     expected = model(source, decoder_input_ids=source).logits
     with packed_linears(model):

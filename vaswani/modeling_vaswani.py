@@ -31,6 +31,7 @@ from .configuration_vaswani import VaswaniConfig
 from .dropout_vaswani import VaswaniDropout
 from .embedding_vaswani import VaswaniEmbedding, VaswaniSinusoids, positional_encoding
 from .generation_vaswani import VaswaniGenerationMixin
+from .packing_vaswani import projections
 
 renamed_cache = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")  # transformers 5.24 renamed it
 
@@ -77,7 +78,7 @@ class VaswaniAttention(nn.Module):
         self.k_proj = nn.Linear(config.d_model, h * config.d_k, bias=bias)  # W^K
         self.v_proj = nn.Linear(config.d_model, h * config.d_v, bias=bias)  # W^V
         self.out_proj = nn.Linear(h * config.d_v, config.d_model, bias=bias)  # W^O
-        fused = [self.k_proj, self.v_proj] if is_cross else [self.q_proj, self.k_proj, self.v_proj]
+        fused = projections(self)
         for projection in fused:  # see _init_weights
             projection.fused_out_features = sum(linear.out_features for linear in fused)
 

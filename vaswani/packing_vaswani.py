@@ -44,10 +44,8 @@ class Int8Product:
         return torch.ops.onednn.qlinear_pointwise(*quantized(x), *self.weight, *output, then, [], "")
 
     def plus(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        output, add = (
-            (self.bias, 1.0, 0, x.dtype),
-            (1.0, 0, "add", 1.0),
-        )  # scale and zero point of the residual, its factor
+        output = self.bias, 1.0, 0, x.dtype  # with scale and zero point
+        add = 1.0, 0, "add", 1.0  # scale and zero point of the residual, and its factor
         product = torch.ops.onednn.qlinear_pointwise.binary
         return product(*quantized(x), *self.weight, residual, *output, *add, "none", [], "")
 
@@ -182,4 +180,4 @@ def sum_with(linear: nn.Linear) -> Callable:
     return linear.packed().plus
 
 
-__all__ = ["bare", "hooked", "logits_of", "packed_linears", "projection", "relu_of", "sum_with"]
+__all__ = ["bare", "hooked", "logits_of", "packed_linears", "projection", "projections", "relu_of", "sum_with"]

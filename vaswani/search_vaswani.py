@@ -102,7 +102,7 @@ class Hypotheses:
     """The decoder over a batch of sentences, each with a tree of hypotheses that grows by one token each a step."""
 
     def __init__(self, model, memory: torch.Tensor, attention_mask: torch.Tensor | None, longest: int):
-        self.decoder, self.depth, self.nodes = model.get_decoder(), 0, 0
+        self.decoder, self.depth = model.get_decoder(), 0
         places = torch.arange(longest, device=memory.device)
         self.positions = self.decoder.embed_positions(places, longest)  # (longest, d)
         self.memory_mask = None
@@ -119,17 +119,17 @@ class Hypotheses:
         """New hypotheses: the old ones at `parents` (B, K), each with one of `tokens` (B, K). Returns logits (B, K, V), maybe
         with more of -inf behind them."""
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        new = slice(self.nodes, self.nodes + tokens.shape[1])
+        nodes = self.layers[0].length
+        new = slice(nodes, nodes + tokens.shape[1])
         room = -(-new.stop // ROOM) * ROOM
         self.paths = pad(self.paths[rows, parents], (0, room - self.paths.shape[-1]), value=-float("inf"))
         self.paths[:, :, new] = torch.full_like(self.paths[0, :, new], -float("inf")).fill_diagonal_(0.0)
         x = self.decoder.embed_tokens(tokens) + self.positions[self.depth]  # (B, K, d)
-        mask, memory_mask = (
-            None if given is None else given.to(mask_type(x)) for given in (self.paths[:, None], self.memory_mask)
-        )
+        mask = self.paths[:, None].to(mask_type(x))
+        memory_mask = None if self.memory_mask is None else self.memory_mask.to(mask_type(x))
         for layer in self.layers:
             x = layer(x, mask, memory_mask)
-        self.depth, self.nodes = self.depth + 1, new.stop
+        self.depth += 1
         return self.logits(x)
 
     def keep(self, rows: torch.LongTensor) -> None:
